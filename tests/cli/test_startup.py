@@ -16,7 +16,7 @@ from stillhash.collection.vote_listing import MAX_LISTED_VOTES
 from stillhash.experiments.presets import PRESETS
 from stillhash.hashers import FIXED_CODE_METHODS
 from stillhash.io.tables import DEFAULT_BATCH
-from stillhash.server.keys import ROLES
+from stillhash.server import ROLES
 from tests.cli.commands import stillhash
 
 LARGE = ["numpy", "fastapi", "sqlite3", "stillhash.collection", "stillhash.io", "stillhash.experiments", "uvicorn"]

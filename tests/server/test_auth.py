@@ -141,30 +141,25 @@ def test_the_key_is_checked_first(serving: Callable[..., LiveServer]) -> None:
 
 # ---- collections of a key ----
 
+Headers = dict[str, dict[str, str]]
+
 
 @pytest.fixture
-def two(template: Path, tmp_path: Path) -> Iterator[tuple[LiveServer, Path]]:
-    """Start a server of the collections cats and dogs, with a file of keys."""
+def two(template: Path, tmp_path: Path) -> Iterator[tuple[LiveServer, Headers]]:
+    """Start a server of cats and dogs; return headers of keys that see dogs, by role, and of some others."""
     file = tmp_path / "keys"
     collections = {name: stillhash.open(copied(template, tmp_path / name)) for name in ("cats", "dogs")}
-    add_key(file, "nobody-has-it", "read")
+    keys = {role: add_key(file, f"key-{role}", role, ["dogs", "not-served"]) for role in ROLES}
+    others = {"all": add_key(file, "all", "read"), "elsewhere": add_key(file, "elsewhere", "admin", ["elsewhere"])}
     settings = Settings(keys=load_keys(file, {}), snapshots=tmp_path)
     with live_server(collections, settings) as server:
-        yield server, file
+        yield server, {name: bearer(key) for name, key in {**keys, **others}.items()}
 
 
-def new_key(two: tuple[LiveServer, Path], role: Role, collections: list[str] | None) -> dict[str, str]:
-    """Return the header of a new key, which the server knows already."""
-    server, file = two
-    key = add_key(file, f"key-{role}", role, collections)
-    server.app.state.stillhash.settings.keys.reload()
-    return bearer(key)
-
-
-def test_a_key_sees_only_its_collections(two: tuple[LiveServer, Path]) -> None:
-    server = two[0]
+def test_a_key_sees_only_its_collections(two: tuple[LiveServer, Headers]) -> None:
+    server, headers = two
     for role in ROLES:
-        header = new_key(two, role, ["dogs", "not-served"])
+        header = headers[role]
         assert server.request("GET", "/v1/collections", **header).json["collections"] == ["dogs"]
         assert server.request("GET", "/v1/health", **header).json["collections"] == {"dogs": 320}
         assert server.request("GET", "/v1/collections/dogs/count", **header).json == {"count": 320}
@@ -173,16 +168,15 @@ def test_a_key_sees_only_its_collections(two: tuple[LiveServer, Path]) -> None:
         assert server.request("GET", "/", **header).headers["location"] == "/c/dogs"
         page = server.request("GET", "/c/dogs", **header).data
         assert b"/c/dogs" in page and b"/c/cats" not in page
-    everything = bearer(add_key(two[1], "all", "read"))
-    server.app.state.stillhash.settings.keys.reload()
+    everything = headers["all"]
     assert server.request("GET", "/v1/collections", **everything).json["collections"] == ["cats", "dogs"]
     assert server.request("GET", "/v1/metrics", **everything).status == 200
     assert b"/c/cats" in server.request("GET", "/c/dogs", **everything).data
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_hidden_collection_is_as_one_that_does_not_exist(two: tuple[LiveServer, Path], role: Role) -> None:
-    server, header = two[0], new_key(two, role, ["dogs"])
+def test_a_hidden_collection_is_as_one_that_does_not_exist(two: tuple[LiveServer, Headers], role: Role) -> None:
+    server, header = two[0], two[1][role]
     before = server.executor("cats").collection.stats()
 
     def replies(name: str) -> list[tuple[int, bytes]]:
@@ -215,8 +209,8 @@ def test_a_hidden_collection_is_as_one_that_does_not_exist(two: tuple[LiveServer
     assert server.executor("cats").collection.stats() == before
 
 
-def test_a_key_without_a_collection_of_this_server(two: tuple[LiveServer, Path]) -> None:
-    server, header = two[0], new_key(two, "admin", ["elsewhere"])
+def test_a_key_without_a_collection_of_this_server(two: tuple[LiveServer, Headers]) -> None:
+    server, header = two[0], two[1]["elsewhere"]
     assert server.request("GET", "/v1/collections", **header).json == {"collections": [], "items": {}}
     assert server.request("GET", "/v1/health", **header).json["collections"] == {}
     reply = server.request("GET", "/", **header)
@@ -227,9 +221,9 @@ def logged_requests(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [vars(record)["fields"] for record in caplog.records if record.getMessage() == "request"]
 
 
-def test_the_log_names_the_actor(two: tuple[LiveServer, Path], caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_actor(two: tuple[LiveServer, Headers], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "stillhash.server")
-    server, header = two[0], new_key(two, "read", ["dogs"])
+    server, header = two[0], two[1]["read"]
     server.request("GET", "/v1/collections/dogs/count", **header)
     server.request("POST", "/v1/collections/dogs/flush", **header)
     server.request("GET", "/v1/collections/dogs/count", **bearer("nonsense"))

@@ -1,4 +1,4 @@
-"""The file of keys, keys of the environment, and keys that change while a server runs."""
+"""The file of keys, keys of the environment, and the keys of a server."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ import random
 import re
 import signal
 import stat
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-import stillhash
 from stillhash import Client
 from stillhash.errors import Conflict, Denied, Forbidden, InvalidInput, NotFound
 from stillhash.platform import SYSTEM
 from stillhash.platform.windows import FOLDER_LOCK
 from stillhash.server import ROLES, Keys, add_key, load_keys, read_keys, remove_key
-from stillhash.server.auth import ANONYMOUS, Key
-from stillhash.server.key_file import hash_key
+from stillhash.server.auth import ANONYMOUS, Key, hash_key
 from tests.collection.fixtures import copied
 from tests.server.serve_command import serve_command
 from tests.support.seeds import run_seed
-from tests.support.waiting import until
 
 PLAIN = "a-key-of-the-environment"
 
@@ -288,104 +284,31 @@ def test_a_role_includes_the_ones_before_it() -> None:
     assert ANONYMOUS.has_role("admin") and ANONYMOUS.sees("anything")
 
 
-# ---- changes while a server runs ----
+# ---- a server ----
 
 
-def test_reload_takes_changes_and_refuses_invalid_files(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    ann = add_key(file, "ann", "read")
-    keys = load_keys(file, {"STILLHASH_READ_KEYS": PLAIN})
-    assert not keys.changed()
-    ben = add_key(file, "ben", "read")
-    assert keys.changed()
-    keys.reload()
-    assert not keys.changed() and keys.find(ben).name == "ben" and keys.find(PLAIN).name == "env-read-1"
-    good = file.read_text(encoding="utf-8")
-    for bad in ("nonsense\n", None):
-        caplog.clear()
-        file.unlink()
-        if bad is not None:
-            file.write_text(bad, encoding="utf-8")
-        assert keys.changed()
-        keys.reload()
-        assert not keys.changed()  # reported once
-        assert [record.levelno for record in caplog.records] == [logging.ERROR]
-        assert keys.find(ann).name == "ann" and keys.find(ben).name == "ben"
-    file.write_text(good, encoding="utf-8")
-    remove_key(file, "ann")
-    keys.reload()
-    with pytest.raises(Denied):
-        keys.find(ann)
-    assert keys.find(ben).name == "ben"
-
-
-def test_keys_stay_required_when_the_last_one_is_removed(file: Path) -> None:
+def test_keys_of_a_file_are_required_also_where_it_has_none(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     key = add_key(file, "ann", "read")
-    keys = load_keys(file, {})
     remove_key(file, "ann")
-    keys.reload()
+    keys = load_keys(file, {})
+    assert keys.required and len(keys) == 0 and [record.levelno for record in caplog.records] == [logging.WARNING]
     with pytest.raises(Denied):
         keys.find(key)
-    assert keys.required and len(keys) == 0 and load_keys(file, {}).required
-    key = add_key(file, "ann", "read")
-    keys.reload()
-    assert keys.find(key).name == "ann"
 
 
 @pytest.mark.slow
-def test_a_running_server_reloads_its_keys(template: Path, tmp_path: Path, file: Path) -> None:
-    """By SIGHUP and by a changed file, while requests go on; none of them fails."""
+def test_a_server_takes_changes_of_its_keys_at_its_next_start(template: Path, tmp_path: Path, file: Path) -> None:
     path = copied(template, tmp_path / "c")
-    ann = add_key(file, "ann", "write")
-    with serve_command(tmp_path / "log", path, "--keys", file) as server:
-        stop, failures = threading.Event(), []
-
-        def work() -> None:
-            with Client(server.url, ann, retries=0) as client:
-                while not stop.is_set():
-                    try:
-                        assert client.count() == 320
-                    except Exception as error:
-                        failures.append(error)
-                        return
-
-        workers = [threading.Thread(target=work) for _ in range(3)]
-        for worker in workers:
-            worker.start()
-        try:
-            for number in range(3):
-                name = f"key-{number}"
-                with Client(server.url, add_key(file, name, "read"), retries=0) as client:
-                    until(lambda client=client: accepted(client))
-                    remove_key(file, name)
-                    until(lambda client=client: not accepted(client))
-            good = file.read_text(encoding="utf-8")
-            file.write_text("nonsense\n", encoding="utf-8")
-            server.wait_for_log("keys are not reloaded")
-            seen = server.log.read_text().count("keys reloaded")
-            file.write_text(good, encoding="utf-8")
-            until(lambda: server.log.read_text().count("keys reloaded") > seen)
-            server.process.send_signal(signal.SIGHUP)  # without a change
-            until(lambda: server.log.read_text().count("keys reloaded") > seen + 1)
-        finally:
-            stop.set()
-            for worker in workers:
-                worker.join()
-        assert failures == [] and server.process.poll() is None
-
-
-def accepted(client: Client) -> bool:
-    try:
-        return client.count() == 320
-    except Denied:
-        return False
-
-
-@pytest.mark.slow
-def test_sighup_does_not_end_a_server_without_keys(template: Path, tmp_path: Path) -> None:
-    path = copied(template, tmp_path / "c")
-    with serve_command(tmp_path / "log", path) as server, stillhash.Client(server.url) as client:
-        for _ in range(3):
-            server.process.send_signal(signal.SIGHUP)
-            assert client.count() == 320
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) == -signal.SIGTERM  # as uvicorn ends, after the shutdown
+    ann, ben = add_key(file, "ann", "read"), add_key(file, "ben", "read")
+    for known, unknown in (([ann, ben], []), ([ben], [ann])):
+        with serve_command(tmp_path / "log", path, "--keys", file) as server:
+            for key in known:
+                with Client(server.url, key) as client:
+                    assert client.count() == 320
+            for key in unknown:
+                with Client(server.url, key) as client, pytest.raises(Denied):
+                    client.count()
+            if known[0] == ann:
+                remove_key(file, "ann")
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(60) == -signal.SIGTERM  # as uvicorn ends, after the shutdown

@@ -1,17 +1,18 @@
-"""Sessions of browsers: sign in, sign out, idle time, removed keys, and their number."""
+"""Sessions of browsers: signed cookies, sign in, sign out, idle time and removed keys."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
+from stillhash.errors import Denied
 from stillhash.server import Keys, add_key, load_keys, remove_key
-from stillhash.server.sessions import SESSION_COOKIE, Sessions
+from stillhash.server.auth import SESSION_COOKIE, Sessions
 from tests.server.live_server import LiveServer, Reply
-from tests.support.waiting import until
 
 READ, OTHER = "a-key-that-may-read", "another-key-that-may-read"
 FORM = "application/x-www-form-urlencoded"
@@ -26,66 +27,46 @@ def cookie(reply: Reply) -> str:
     return reply.headers["set-cookie"].partition(";")[0]
 
 
-# ---- the table of sessions ----
+# ---- cookies ----
 
 
 def test_a_session_is_its_key_until_it_ends() -> None:
     keys = Keys(read=(READ, OTHER))
     sessions = Sessions(keys, idle_seconds=10)
-    token, other = sessions.start(keys.find(READ), now=0), sessions.start(keys.find(OTHER), now=0)
-    assert token != other and len(token) >= 43
-    assert sessions.get(token, now=1) == keys.find(READ) and sessions.get(other, now=1) == keys.find(OTHER)
-    for wrong in ("", token[:-1], f"{token}x", READ, "\xe4"):
-        assert sessions.get(wrong, now=1) is None
-    assert token not in repr(vars(sessions))  # its hash is stored
-    sessions.end(token)
-    sessions.end("unknown")
-    assert sessions.get(token, now=1) is None and sessions.get(other, now=1) is not None
+    cookie, other = sessions.start(keys.find(READ), now=0), sessions.start(keys.find(OTHER), now=0)
+    assert cookie != other and len(cookie) >= 64
+    assert sessions.get(cookie, now=1) == keys.find(READ) and sessions.get(other, now=1) == keys.find(OTHER)
+    about, _, signature = cookie.rpartition(".")
+    forged = [f"{about[:-1]}9.{signature}", f"env-read-2{about[10:]}.{signature}", f"{about}.{'0' * 64}", about]
+    for wrong in ("", ".", "..", cookie[:-1], f"{cookie}x", f"x{cookie}", READ, "\xe4", *forged):
+        assert sessions.get(wrong, now=1) is None and sessions.renew(wrong, now=1) is None, wrong
 
 
 def test_unused_sessions_end() -> None:
     keys = Keys(read=(READ,))
     sessions, key = Sessions(keys, idle_seconds=10), keys.find(READ)
-    token, idle = sessions.start(key, now=0), sessions.start(key, now=0)
+    idle = cookie = sessions.start(key, now=0)
+    assert sessions.renew(cookie, now=0.5) is None  # one request after another does not renew it each time
     for now in (9, 18, 27):  # each use counts from then on
-        assert sessions.get(token, now=now) == key
-    assert sessions.get(idle, now=27) is None and sessions.get(idle, now=0) is None
-    sessions.start(key, now=38)  # forgets those that were not used
-    assert len(sessions) == 1 and sessions.get(token, now=38) is None
+        renewed = sessions.renew(cookie, now=now)
+        assert renewed is not None and sessions.get(renewed, now=now) == key
+        cookie = renewed
+    assert sessions.get(idle, now=27) is None and sessions.renew(idle, now=27) is None
 
 
-def test_the_least_recently_used_session_ends_first() -> None:
-    keys = Keys(read=(READ,))
-    sessions, key = Sessions(keys, 1000, most=3), keys.find(READ)
-    first, second, third = (sessions.start(key, now=now) for now in range(3))
-    assert sessions.get(first, now=3) is not None
-    fourth = sessions.start(key, now=4)
-    assert len(sessions) == 3 and sessions.get(second, now=5) is None
-    assert all(sessions.get(token, now=5) is not None for token in (first, third, fourth))
-
-
-def test_a_session_follows_its_key(tmp_path: Path) -> None:
+def test_a_restart_ends_sessions_and_forgets_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    key = add_key(file, "ann", "read")
+    ann, ben = add_key(file, "ann", "read"), add_key(file, "ben", "read")
     keys = load_keys(file, {})
-    sessions = Sessions(keys, 1000)
-    token = sessions.start(keys.find(key))
-    file.write_text(file.read_text().replace('"read"', '"write"'))
-    keys.reload()
-    stored = sessions.get(token)
-    assert stored is not None and stored.role == "write"
-    line = file.read_text()
+    before = Sessions(keys, 1000)
+    cookies = [before.start(keys.find(key)) for key in (ann, ben)]
     remove_key(file, "ann")
-    keys.reload()
-    sessions.end_without_key()
-    assert len(sessions) == 0
-    file.write_text(line)
-    keys.reload()
-    assert keys.find(key).name == "ann" and sessions.get(token) is None  # ended, also when the key comes back
-    token = sessions.start(keys.find(key))
-    file.write_text(line.replace(line.partition('"sha256": "')[2][:64], "00" * 32))
-    keys.reload()
-    assert sessions.get(token) is None  # another key of the same id
+    keys = load_keys(file, {})
+    after = Sessions(keys, 1000)
+    assert [after.get(cookie) for cookie in cookies] == [None, None]
+    with pytest.raises(Denied):
+        keys.find(ann)
+    assert after.get(after.start(keys.find(ben))) == keys.find(ben)
 
 
 # ---- over HTTP ----
@@ -114,46 +95,43 @@ def test_the_cookie_is_secure_over_https(serving: Callable[..., LiveServer]) -> 
     assert "; Secure" in sign_in(server, READ, x_forwarded_proto="https").headers["set-cookie"]
 
 
-def test_sign_out_ends_the_session_on_the_server(serving: Callable[..., LiveServer]) -> None:
+def test_sign_out_deletes_the_cookie(serving: Callable[..., LiveServer]) -> None:
     server = serving(keys=Keys(read=(READ,)))
-    first, second = cookie(sign_in(server, READ)), cookie(sign_in(server, READ))
-    page = server.request("GET", "/c/c", cookie=first).data.decode()
+    session = cookie(sign_in(server, READ))
+    page = server.request("GET", "/c/c", cookie=session).data.decode()
     assert 'action="/logout"' in page and ">env-read-1<" in page
     own = server.url.removeprefix("http://")
-    reply = server.request("POST", "/logout", cookie=first, origin="https://evil.example", host=own)
-    assert reply.status == 403 and server.request("GET", "/c/c", cookie=first).status == 200
-    assert server.request("GET", "/logout", cookie=first).status == 405
-    reply = server.request("POST", "/logout", cookie=first, origin=server.url, host=own)
+    reply = server.request("POST", "/logout", cookie=session, origin="https://evil.example", host=own)
+    assert reply.status == 403 and "set-cookie" not in reply.headers
+    assert server.request("GET", "/logout", cookie=session).status == 405
+    reply = server.request("POST", "/logout", cookie=session, origin=server.url, host=own)
     assert (reply.status, reply.headers["location"]) == (303, "/login")
-    assert f'{SESSION_COOKIE}=""' in reply.headers["set-cookie"]
-    assert server.request("GET", "/c/c", cookie=first).headers["location"].startswith("/login")
-    assert server.request("GET", "/c/c", cookie=second).status == 200
+    attributes = reply.headers["set-cookie"].lower()
+    assert attributes.startswith(f'{SESSION_COOKIE}=""') and "max-age=0" in attributes and "path=/" in attributes
+    assert server.request("GET", "/c/c", cookie=cookie(reply)).headers["location"].startswith("/login")
 
 
-def test_signing_in_again_ends_the_former_session(serving: Callable[..., LiveServer]) -> None:
-    server = serving(keys=Keys(read=(READ, OTHER)))
-    first = cookie(sign_in(server, READ))
-    second = cookie(sign_in(server, OTHER, cookie=first))
-    assert server.request("GET", "/c/c", cookie=first).status == 303
-    assert ">env-read-2<" in server.request("GET", "/c/c", cookie=second).data.decode()
+def test_a_session_that_is_used_is_renewed(serving: Callable[..., LiveServer]) -> None:
+    keys = Keys(read=(READ,))
+    server, key = serving(keys=keys, session_idle=1000.0), keys.find(READ)
+    sessions: Sessions = server.app.state.stillhash.sessions
+
+    def used(seconds: float) -> Reply:
+        """Use a session that was used some seconds ago."""
+        session = f"{SESSION_COOKIE}={sessions.start(key, time.monotonic() - seconds)}"
+        return server.request("GET", "/c/c", cookie=session)
+
+    assert "set-cookie" not in used(0).headers and "set-cookie" not in used(2000).headers
+    renewed = used(500).headers["set-cookie"]
+    assert all(part in renewed for part in ("; HttpOnly", "; SameSite=strict", "; Path=/")) and "Secure" not in renewed
+    assert sessions.get(renewed.partition("=")[2].partition(";")[0], time.monotonic() + 800) == key
+    assert (used(500).status, used(2000).status) == (200, 303)
 
 
 def test_idle_time_is_a_setting(serving: Callable[..., LiveServer]) -> None:
     server = serving(keys=Keys(read=(READ,)), session_idle=0.0)
     assert server.request("GET", "/c/c", cookie=cookie(sign_in(server, READ))).status == 303
     assert server.request("GET", "/v1/collections", authorization=f"Bearer {READ}").status == 200
-
-
-def test_a_removed_key_ends_its_sessions(serving: Callable[..., LiveServer], tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    ann, ben = add_key(file, "ann", "read"), add_key(file, "ben", "read")
-    server = serving(keys=load_keys(file, {}))
-    of_ann, of_ben = cookie(sign_in(server, ann)), cookie(sign_in(server, ben))
-    assert server.request("GET", "/c/c", cookie=of_ann).status == 200
-    remove_key(file, "ann")
-    until(lambda: server.request("GET", "/c/c", cookie=of_ann).status == 303)
-    assert sign_in(server, ann).status == 401
-    assert server.request("GET", "/c/c", cookie=of_ben).status == 200
 
 
 def test_attempts_to_sign_in_count_against_the_rate_limit(serving: Callable[..., LiveServer]) -> None:

@@ -15,7 +15,7 @@ from stillhash import Collection
 from stillhash.collection.storage.codes import CodeTable
 from stillhash.collection.storage.segment_writer import SegmentWriter
 from stillhash.collection.storage.store import Store
-from stillhash.server.keys import Keys
+from stillhash.server import Keys
 from stillhash.server.tasks import Report
 from tests.server.live_server import LiveServer, Reply
 from tests.support.waiting import TIMEOUT, until

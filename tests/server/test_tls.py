@@ -1,9 +1,8 @@
-"""HTTPS by the server itself: its certificate, the client that trusts it, and its renewal."""
+"""HTTPS by the server itself: its certificate, the client that trusts it, and the session of a browser."""
 
 from __future__ import annotations
 
 import shutil
-import signal
 import socket
 import ssl
 import subprocess
@@ -14,15 +13,13 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 import urllib3
 
-from stillhash import Client
 from stillhash.errors import InvalidInput, Unreachable
 from stillhash.server import Settings, add_key
-from stillhash.server.tls import load_certificate
+from stillhash.server.settings import load_certificate
 from tests.cli.test_main import stillhash
 from tests.client.awaited_client import CLIENTS
 from tests.collection.fixtures import copied
 from tests.server.serve_command import serve_command
-from tests.support.waiting import until
 
 Certificate = tuple[Path, Path]  # files of a certificate and of its private key
 
@@ -133,26 +130,3 @@ def test_https(template: Path, tmp_path: Path, certify: Callable[..., Certificat
             assert reply.status == 303 and "; Secure" in reply.headers["set-cookie"]
             session = {"cookie": reply.headers["set-cookie"].partition(";")[0]}
             assert pool.request("GET", f"{server.url}/c/c", headers=session, redirect=False).status == 200
-
-
-@pytest.mark.slow
-def test_a_renewed_certificate_is_loaded_on_sighup(
-    template: Path, tmp_path: Path, certify: Callable[..., Certificate]
-) -> None:
-    path, (certificate, key) = copied(template, tmp_path / "c"), certify()
-    with serve_command(tmp_path / "log", path, "--tls-cert", certificate, "--tls-key", key) as server:
-        first = peer(server.url)[1]
-        with Client(server.url, ca=certificate) as before:
-            assert before.count() == 320
-            certificate.write_text(certify("other")[0].read_text())  # which is not the key's
-            server.process.send_signal(signal.SIGHUP)
-            server.wait_for_log("the certificate is not reloaded")
-            assert peer(server.url)[1] == first
-            certify()
-            server.process.send_signal(signal.SIGHUP)
-            server.wait_for_log("certificate reloaded")
-            until(lambda: peer(server.url)[1].split() == certificate.read_text().split())
-            assert before.count() == 320  # on the connection that it has
-        assert peer(server.url)[1] != first
-        with Client(server.url, ca=certificate) as client:
-            assert client.count() == 320

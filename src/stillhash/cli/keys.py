@@ -1,4 +1,4 @@
-"""Commands that change the file of keys of a server, which reloads it by itself."""
+"""Commands that change the file of keys, which a server reads when it starts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,7 +46,7 @@ def add(
     key = optional_module("server", "server").add_key(file, name, role, names)
     answer({"name": name, "role": role, "collections": names, "key": key}, as_json, key)
     if not as_json:
-        note(f"{name} is in {file}. The key is shown only now; the file has its hash.")
+        note(f"{name} is in {file}. The key is shown only now; the file has its hash, which a server reads when it starts.")
 
 
 @app.command(name="list")
@@ -71,7 +71,7 @@ def list_keys(file: KeyFile, as_json: AsJson = False) -> None:
 def remove(
     file: KeyFile, name: Annotated[str, Argument(metavar="NAME", help="As in 'keys list'.")], as_json: AsJson = False
 ) -> None:
-    """Remove a key; a running server refuses it, and ends its sessions, within a second or so.
+    """Remove a key; a server refuses it from its next start on.
 
     \b
     Examples:

@@ -150,7 +150,6 @@ def serve(
         raise InvalidInput("storage: expected --cluster with it, and one collection")
     with ExitStack() as stack:
         stack.enter_context(log_requests(server, log))
-        stack.enter_context(server.on_hangup(None))  # until the server runs, and reloads its keys
         collections: dict[str, stillhash.Collection] = {}
         for name, path in folders.items():
             how: dict[str, Any] = {"device": "cpu" if cluster is not None else device}

@@ -1,7 +1,6 @@
 """What an operating system must provide. A method that is defined here is the same on all of them."""
 
 import os
-import signal
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class OperatingSystem(ABC):
-    """Files, locks, limits and signals, as this system has them."""
+    """Files, locks and limits, as this system has them."""
 
     name: ClassVar[str]
     sync_flags: ClassVar[int]  # with which a file must be open to be synced
@@ -102,10 +101,6 @@ class OperatingSystem(ABC):
     def usable_cores(self) -> int:
         """Return the number of cores that this process may run on."""
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-    def reload_signal(self) -> int | None:
-        """Return the signal that lets a server read its keys again; None where there is no such signal."""
-        return getattr(signal, "SIGHUP", None)
 
     def lower_thread_priority(self, niceness: int) -> None:
         """Let other threads go first on a busy processor, where a thread has a priority of its own."""

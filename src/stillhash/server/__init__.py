@@ -1,10 +1,7 @@
 """Serve collections over HTTP: a JSON API, and a page that shows them learn."""
 
 from stillhash.server.app import create_app
-from stillhash.server.auth import ROLES, is_loopback
-from stillhash.server.key_file import add_key, read_keys, remove_key
-from stillhash.server.keys import Keys, load_keys
-from stillhash.server.reload import on_hangup
+from stillhash.server.auth import ROLES, Keys, add_key, is_loopback, load_keys, read_keys, remove_key
 from stillhash.server.run import log_to_stderr, serve
 from stillhash.server.settings import Settings
 
@@ -17,7 +14,6 @@ __all__ = [
     "is_loopback",
     "load_keys",
     "log_to_stderr",
-    "on_hangup",
     "read_keys",
     "remove_key",
     "serve",

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -28,6 +28,7 @@ from stillhash.server import (
     routes_server,
     routes_tasks,
 )
+from stillhash.server.auth import Sessions
 from stillhash.server.collection_lifecycle import CollectionLifecycle, OpenQueryEncoder
 from stillhash.server.dependencies import AppState
 from stillhash.server.memory import MemoryBudget
@@ -54,9 +55,7 @@ from stillhash.server.pages import (
 )
 from stillhash.server.pages.rendering import static_files
 from stillhash.server.query_cache import QueryCache
-from stillhash.server.reload import Reloader
 from stillhash.server.responses import Unexpected, error_response, to_error
-from stillhash.server.sessions import Sessions
 from stillhash.server.settings import Settings
 from stillhash.server.sittings import Sittings
 from stillhash.server.write_queue import ClusterControl, CollectionExecutor, QueryEncoder, started_pool
@@ -120,10 +119,8 @@ def create_app(
         exception_handlers=dict.fromkeys((StillhashError, RequestValidationError, HTTPException, Exception), on_error),
     )
     memory, sessions = MemoryBudget(settings.max_memory_bytes), Sessions(settings.keys, settings.session_idle)
-    metrics, reloader = Metrics(memory), Reloader(settings, sessions)
-    app.state.stillhash = AppState(
-        executors, settings, metrics, QueryCache(), Sittings(), memory, sessions, reloader, lifecycle
-    )
+    metrics = Metrics(memory)
+    app.state.stillhash = AppState(executors, settings, metrics, QueryCache(), Sittings(), memory, sessions, lifecycle)
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/static", static_files, "static")
@@ -135,11 +132,7 @@ def create_app(
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Run what an application needs besides its requests."""
     asyncio.get_running_loop().set_default_executor(started_pool(PARSING_THREADS, "parse"))
-    reloading = asyncio.create_task(app.state.stillhash.reloader.run())
     yield
-    reloading.cancel()
-    with suppress(asyncio.CancelledError):
-        await reloading
     await app.state.stillhash.lifecycle.close()
 
 

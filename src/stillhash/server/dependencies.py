@@ -9,14 +9,12 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from stillhash.collection.actor import set_actor
 from stillhash.errors import Busy, Conflict, Denied, Forbidden, InvalidInput, NotFound, TooLarge, TooMany
-from stillhash.server.auth import ANONYMOUS, ANONYMOUS_NAME, ROLES, Key, Role
+from stillhash.server.auth import ANONYMOUS, ANONYMOUS_NAME, ROLES, SESSION_COOKIE, Key, Role, Sessions
 from stillhash.server.collection_lifecycle import CollectionLifecycle
 from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.query_cache import QueryCache
-from stillhash.server.reload import Reloader
 from stillhash.server.responses import ErrorResponse
-from stillhash.server.sessions import SESSION_COOKIE, Sessions
 from stillhash.server.settings import Settings
 from stillhash.server.sittings import Sittings
 from stillhash.server.write_queue import CollectionExecutor
@@ -37,7 +35,6 @@ class AppState(NamedTuple):
     sittings: Sittings
     memory: MemoryBudget
     sessions: Sessions
-    reloader: Reloader
     lifecycle: CollectionLifecycle
 
 
@@ -63,12 +60,12 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
 
 def check_key(request: Request, credentials: HTTPAuthorizationCredentials | None, role: Role) -> None:
     """Check the key in the request's header, or the session of a browser that has signed in; and remember the key."""
-    state, token = app_state(request), request.cookies.get(SESSION_COOKIE)
+    state, cookie = app_state(request), request.cookies.get(SESSION_COOKIE, "")
     key: Key | None = ANONYMOUS
     if state.settings.keys.required and credentials is not None:
         key = state.settings.keys.find(credentials.credentials)
     elif state.settings.keys.required:
-        key = state.sessions.get(token) if token else None
+        key, request.state.renewed_session = state.sessions.get(cookie), state.sessions.renew(cookie)
     if key is None:
         raise Denied("this server needs a key: send 'Authorization: Bearer KEY'")
     request.state.key, request.state.actor = key, key.name

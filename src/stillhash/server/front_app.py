@@ -13,6 +13,7 @@ from starlette.responses import Response
 from stillhash.errors import Busy, StillhashError
 from stillhash.server import routes_collections, routes_items, routes_learning, routes_server
 from stillhash.server.app import lifespan, on_error
+from stillhash.server.auth import Sessions
 from stillhash.server.collection_lifecycle import CollectionLifecycle
 from stillhash.server.dependencies import AppState, api_router
 from stillhash.server.forwarding import Forwarder
@@ -20,9 +21,7 @@ from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
 from stillhash.server.query_cache import QueryCache
-from stillhash.server.reload import Reloader
 from stillhash.server.responses import json_response
-from stillhash.server.sessions import Sessions
 from stillhash.server.settings import Settings
 from stillhash.server.sittings import Sittings
 from stillhash.server.write_queue import CollectionExecutor, ReadExecutor, lower_priority, started_pool
@@ -94,11 +93,9 @@ def create_front_app(
     executor = FrontExecutor(name, front, settings.timeout)
     executors = {name: cast(CollectionExecutor, executor)}  # whose writes no route of a front calls
     memory, sessions = MemoryBudget(settings.max_memory_bytes), Sessions(settings.keys, settings.session_idle)
-    metrics, reloader = Metrics(memory), Reloader(settings, sessions)
+    metrics = Metrics(memory)
     lifecycle = CollectionLifecycle({}, settings)
-    app.state.stillhash = AppState(
-        executors, settings, metrics, QueryCache(), Sittings(), memory, sessions, reloader, lifecycle
-    )
+    app.state.stillhash = AppState(executors, settings, metrics, QueryCache(), Sittings(), memory, sessions, lifecycle)
     app.state.front, app.state.forwarder = executor, Forwarder(writer)
     for router, names in SERVED_ROUTES:
         app.router.routes += [route for route in router.routes if isinstance(route, APIRoute) and route.name in names]

@@ -16,12 +16,11 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stillhash.errors import Forbidden, StillhashError, TooLarge, TooSlow
-from stillhash.server.auth import is_loopback
+from stillhash.server.auth import SESSION_COOKIE, Sessions, is_loopback, session_cookie
 from stillhash.server.memory import MemoryBudget, RequestMemory
 from stillhash.server.metrics import Metrics
 from stillhash.server.rate_limit import RateLimiter
 from stillhash.server.responses import error_response
-from stillhash.server.sessions import SESSION_COOKIE, Sessions
 from stillhash.server.settings import Settings
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -68,6 +67,8 @@ class RequestMiddleware:
                 sent.update({"x-request-id": request_id, **RESPONSE_HEADERS})
                 if status == TooSlow.status:  # the rest of the body may never arrive
                     sent["connection"] = "close"
+                if renewed := scope["state"].get("renewed_session"):
+                    sent.append("set-cookie", session_cookie(renewed, secure=scope["scheme"] == "https"))
                 if "location" in sent:  # a path of this server, whatever Host the request named
                     sent["location"] = _split(sent["location"])._replace(scheme="", netloc="").geturl()
             elif len(body := message.get("body", b"")) > SEND_BYTES:  # a piece at a time, as the client takes them
@@ -104,8 +105,8 @@ class RequestMiddleware:
         """Return whether a request for a picture comes from a browser that has signed in."""
         if not PICTURE_PATHS.match(scope["path"]):
             return False
-        token = HTTPConnection(scope).cookies.get(SESSION_COOKIE, "")
-        return not self.settings.keys.required or self.sessions.get(token) is not None
+        cookie = HTTPConnection(scope).cookies.get(SESSION_COOKIE, "")
+        return not self.settings.keys.required or self.sessions.get(cookie) is not None
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unknown")  # not the path itself, which could be anything

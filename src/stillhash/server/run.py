@@ -19,9 +19,7 @@ from stillhash.platform import SYSTEM
 from stillhash.server.app import create_app
 from stillhash.server.collection_lifecycle import OpenQueryEncoder
 from stillhash.server.connections import available_connections, limited_connections
-from stillhash.server.reload import on_hangup
-from stillhash.server.settings import Settings
-from stillhash.server.tls import load_certificate
+from stillhash.server.settings import Settings, load_certificate
 from stillhash.server.write_queue import THREADS_OF_COLLECTION, ClusterControl, QueryEncoder
 
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # as malloc.h has them
@@ -54,16 +52,13 @@ def serve_app(create: Callable[[], FastAPI], settings: Settings, on_start: Calla
         config.load()
         if settings.tls_cert is not None and settings.tls_key is not None:
             config.ssl = load_certificate(settings.tls_cert, settings.tls_key)
-        reloader = app.state.stillhash.reloader
-        reloader.tls = config.ssl
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         address = f"{'https' if config.ssl else 'http'}://{host}:{listener.getsockname()[1]}"
         names = list(app.state.stillhash.executors)
         log.info("listening", extra={"fields": {"address": address, "collections": names}})
-        with on_hangup(reloader):
-            on_start(address)
-            with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
-                uvicorn.Server(config).run(sockets=[listener])
+        on_start(address)
+        with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
+            uvicorn.Server(config).run(sockets=[listener])
         log.info("stopped")
 
 

@@ -1,12 +1,11 @@
-"""Settings of a server."""
+"""Settings of a server, and its certificate."""
 
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from stillhash.errors import InvalidInput
-from stillhash.server.auth import is_loopback
-from stillhash.server.keys import Keys
-from stillhash.server.tls import load_certificate
+from stillhash.server.auth import Keys, is_loopback
 
 MIN_RATE = 1 << 14  # bytes a second
 
@@ -55,3 +54,27 @@ class Settings:
             raise InvalidInput(f"{missing}: expected both --tls-cert and --tls-key, got only one of them")
         if self.tls_cert is not None and self.tls_key is not None:
             load_certificate(self.tls_cert, self.tls_key)
+
+
+def load_certificate(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Return a context for TLS 1.2 and later with this certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    for name, file in (("tls-cert", certificate), ("tls-key", key)):
+        try:
+            file.read_bytes()
+        except OSError as error:
+            raise InvalidInput(f"{name}: cannot read {str(file)!r}: {error}") from None
+    try:
+        context.load_cert_chain(certificate, key, password=_refuse_password)
+    except (OSError, ValueError) as error:
+        expected = "expected a certificate in PEM and its private key without a password"
+        raise InvalidInput(
+            f"tls-cert, tls-key: {expected}, got {str(certificate)!r} and {str(key)!r}: {error}"
+        ) from None
+    return context
+
+
+def _refuse_password() -> str:
+    """Refuse instead of waiting for a password on the terminal."""
+    raise ValueError("the private key has a password")

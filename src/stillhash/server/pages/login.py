@@ -4,9 +4,9 @@ from fastapi import Request
 from starlette.responses import RedirectResponse, Response
 
 from stillhash.errors import Denied
+from stillhash.server.auth import SESSION_COOKIE, session_cookie
 from stillhash.server.dependencies import app_state
 from stillhash.server.pages.rendering import LOCAL_PATH, form_text, page_router, read_form, render
-from stillhash.server.sessions import SESSION_COOKIE
 
 router = page_router()
 
@@ -32,17 +32,15 @@ async def sign_in(request: Request) -> Response:
         key = state.settings.keys.find(form_text(form, "key").strip())
     except Denied as error:
         return _render_login(request, next, error)
-    state.sessions.end(request.cookies.get(SESSION_COOKIE, ""))
     response = RedirectResponse(next if LOCAL_PATH.fullmatch(next) else "/", 303)
-    secure = request.url.scheme == "https"
-    response.set_cookie(SESSION_COOKIE, state.sessions.start(key), httponly=True, samesite="strict", secure=secure)
+    cookie = session_cookie(state.sessions.start(key), secure=request.url.scheme == "https")
+    response.headers.append("set-cookie", cookie)
     return response
 
 
 @router.post("/logout")
 async def sign_out(request: Request) -> Response:
-    """End the session, also on the server, so that a copy of its cookie is worth nothing."""
-    app_state(request).sessions.end(request.cookies.get(SESSION_COOKIE, ""))
+    """Let the browser forget its session."""
     response = RedirectResponse("/login", 303)
     response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
     return response
