@@ -154,7 +154,7 @@ def test_version_0_is_the_query_against_the_codes(collection: stillhash.Collecti
     page = [hit.id for hit in before.hits[:CANDIDATES]]  # the same, by the cosine of their rescoring codes
     assert set(page) == set(best[:CANDIDATES].tolist())
     assert [hit.id for hit in before.hits[CANDIDATES:]] == best[CANDIDATES:].tolist()
-    rescorer = Rescorer(48, 2)
+    rescorer = Rescorer(48, collection.stats()["rescore_bits"])
     rotated = rescorer.queries(unit_rows(functions.prepare(X[:1])))
     cosines = rescorer.cosines(rotated, rescoring_codes(collection, page)[0][None])[0]
     assert (np.diff(cosines) <= 0).all()

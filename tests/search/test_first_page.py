@@ -85,7 +85,7 @@ def make_rescored(rng, rows, bits, queries, labels, *, coarse):
     if rng.random() < 0.2:
         ranking = ranking._replace(looks=ranking.weights.copy())
     votes = floats(queries, bits) if rng.random() < 0.5 else None
-    page = RescoredPage(rescorer, rescorer.queries(Q), votes=votes)
+    page = RescoredPage(rescorer, rescorer.queries(Q), votes=votes, similar=int(rng.choice([300, 350, 700])))
     if labels:
         weights = rng.random(labels, np.float32) if rng.random() < 0.5 else None
         model = floats(dim, labels), floats(labels), floats(bits, labels), floats(labels), 1.5

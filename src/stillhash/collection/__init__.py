@@ -90,8 +90,8 @@ def open(
     keep_features : store the features of items too, as float16, which they are rounded to: `forget` is then exact, and
         so is `reconstruct`. It takes 2 bytes per feature on disk, and learning takes about half as long again.
     rescore_bits : store a rescoring code of each item, of 1, 2, 4 or 8 bits per feature, by which the first hits can be
-        scored again; 0: none. The default is 2, of at most 512 features 4, and 0 with `codes_only` or where `unit_norm` is off. For an existing
-        collection it must be its own.
+        scored again; 0: none. The default is 2, of at most 512 features 4, and 0 with `codes_only` or where `unit_norm`
+        is off. For an existing collection it must be its own.
     read_only : search beside a process that writes.
     searcher : returns an index for codes of so many bits, in place of `Index`.
     device : where codes are searched, if not by a searcher: "cpu", "cuda", "cuda:1", or "auto", a GPU if there is one.

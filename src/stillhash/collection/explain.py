@@ -11,7 +11,7 @@ from stillhash.errors import TooLarge
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.ranking import Ranking, looks_scores, predict_labels
-from stillhash.numeric.rescored_page import CANDIDATES, StoredItems
+from stillhash.numeric.rescored_page import CANDIDATES, MOST_SIMILAR, StoredItems
 from stillhash.search.code_index import Searcher
 from stillhash.search.first_page import Candidates, search_page
 
@@ -90,7 +90,7 @@ def _ranks(
 ) -> NDArray[np.int64]:
     """Return the places of these rows, from 1, in the ranking of one query, where `least` is their lowest score."""
     (by_score,) = index.range_search(ranking.weights, least, allowed=explained.allowed)
-    page = search_page(index, ranking, 2 * CANDIDATES, allowed=explained.allowed, stored=explained.stored)
+    page = search_page(index, ranking, CANDIDATES + MOST_SIMILAR, allowed=explained.allowed, stored=explained.stored)
     place = {row: n for n, row in enumerate(by_score.ids.tolist(), 1)}
     first = page.ids[0][page.ids[0] >= 0].tolist()
     on_page = {row: n for n, row in enumerate(first, 1)}

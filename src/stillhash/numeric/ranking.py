@@ -98,7 +98,7 @@ def rank_all(ranking: Ranking, codes: Codes, stored: StoredItems | None = None) 
     others by score. Among equals a higher score, then a smaller number.
 
     stored: what is stored of the codes, by their numbers, where rescoring codes order the first page. Then candidates
-    are the first CANDIDATES by score and the first CANDIDATES by looks; those of NEAR_COSINE or more come first, by
+    are the first CANDIDATES by score and the first `page.similar` by looks; those of NEAR_COSINE or more come first, by
     their cosine, and then the other candidates by their page score.
     """
     orders = order_rows(score_all(snap(ranking.weights), codes))
@@ -129,7 +129,7 @@ def _rescored_order(
     assert ranking.looks is not None and ranking.page is not None
     by_looks = order_rows(score_all(snap(ranking.looks[[q]]), codes))[0]
     chosen = np.zeros(len(codes), bool)
-    chosen[by_score[:CANDIDATES]] = chosen[by_looks[:CANDIDATES]] = True
+    chosen[by_score[:CANDIDATES]] = chosen[by_looks[: ranking.page.similar]] = True
     candidates = by_score[chosen[by_score]]
     rescoring_codes, labels = stored.rescoring_codes(candidates), stored.labels(candidates)
     page = page_scores(ranking.page, q, codes[candidates], rescoring_codes, labels)

@@ -67,7 +67,7 @@ def _scores(
     of_query = trust * expected
     of_query[:count] += queries.labels[q]
     of_query /= max(float(np.sqrt(of_query @ of_query)), 1e-30)
-    strength = queries.strength[q] if queries.fixed else queries.strength[q] * (1 - trust + trust * coverage**2)
+    strength = queries.strength[q] if queries.fixed else queries.strength[q] * (1 - trust + trust * coverage**4)
 
     def score(predicted: Floats, some: Any) -> tuple[Floats, Floats]:
         of_items = stored[some].copy()

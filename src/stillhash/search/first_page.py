@@ -92,15 +92,15 @@ def _rescored_page(
 ) -> PageHits:
     """Return the first k hits where rescoring codes order the page; moved: repeats, liked and disliked ids."""
     (repeats, liked, disliked), grid = moved, snap(ranking.weights)
-    most = max(k + max(map(len, disliked), default=0), CANDIDATES)
+    assert ranking.page is not None
+    most = max(k + max(map(len, disliked), default=0), CANDIDATES, ranking.page.similar)
     hits, similar = _two_searches(index, ranking, max(1, min(most, len(index))), allowed)
     ids = hits.ids[:, :CANDIDATES]
-    if similar is not hits.ids:
-        ids = np.concatenate([ids, similar[:, :CANDIDATES]], axis=1)
+    if similar is not hits.ids or ranking.page.similar > CANDIDATES:
+        ids = np.concatenate([ids, similar[:, : ranking.page.similar]], axis=1)
     codes = _read_codes(index, ids.ravel()).reshape(*ids.shape, width(index.bits))
     scores, ids, codes, counts = kernels.merge_candidates(hits.scores[:, :CANDIDATES], ids, codes, grid)
     known = ids[ids >= 0]
-    assert ranking.page is not None
     page = score_pages(ranking.page, codes, counts, stored.rescoring_codes(known), stored.labels(known))
     every = [Candidates(ids[q, :n], page.query(q, n)) for q, n in enumerate(counts.tolist())]
     near = [_nearest(some, own) for some, own in zip(every, repeats, strict=True)]

@@ -197,7 +197,7 @@ class PageQuery {
     for (int64_t c = 0; c < labels; ++c) wanted_[c] = static_cast<float>(expected_[c] * page_.weights[c]);
     const double coverage = std::min(1.0, covered / std::max(total, 1e-9) / std::max(share, 1e-9));
     const double strength = page_.strength[q_];
-    *out_.strength = static_cast<float>(page_.fixed ? strength : strength * (1 - trust + trust * coverage * coverage));
+    *out_.strength = static_cast<float>(page_.fixed ? strength : strength * (1 - trust + trust * coverage * coverage * coverage * coverage));
   }
 
   // The score of a candidate of which these labels are predicted, once they have unit norm.
