@@ -15,8 +15,8 @@ PORTABLE := not slow and not nightly and not browser and not cluster and not int
 FAST := not medium and $(PORTABLE)
 
 .PHONY: demo check test test-all test-gpu test-lowest test-arm sanitize sanitize-threads fuzz faults lint types \
-	types-elsewhere contracts fast-tests portable-tests tests all-tests integrations chromium redis repository bench wheel sdist docs \
-	docker clean about-check about-test about-test-all
+	types-elsewhere contracts fast-tests portable-tests tests all-tests integrations chromium redis repository bench \
+	wheel sdist docs docker clean about-check about-test about-test-all
 
 # The demo needs fewer packages than the tests.
 demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
@@ -91,13 +91,14 @@ contracts: $(VENV)/.installed
 	$(BIN)/lint-imports
 
 fast-tests: $(VENV)/.installed
-	$(PYTEST) --hypothesis-profile quick -m "$(FAST)" $(ARGS)
+	$(PYTEST) --hypothesis-profile quick -m "$(FAST)" \
+		$(addprefix --ignore=tests/,benchmarks faults cluster integrations experiments server/browser) $(ARGS)
 
 portable-tests: $(VENV)/.installed
 	$(PYTEST) -m "$(PORTABLE)" $(ARGS)
 
 tests: $(VENV)/.installed chromium
-	$(PYTEST) -m "not nightly and not integrations" $(ARGS)
+	$(PYTEST) -m "not nightly and not integrations" --ignore=tests/benchmarks --ignore=tests/faults $(ARGS)
 
 # All tests, and campaigns: the same ones for longer (docs/guarantees.md says what each variable counts).
 all-tests: export STILLHASH_STEPS = 4500

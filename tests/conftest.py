@@ -27,7 +27,7 @@ NIGHTLY = (
     "server/browser",
 )  # folders of which `make test` runs the smoke tests
 
-# Examples of each property whose test does not say how many: --hypothesis-profile quick
+# Examples of each property whose test does not say how many; none has more if quick: --hypothesis-profile quick
 for profile, examples in (("quick", 20), ("standard", 100), ("nightly", 500)):
     settings.register_profile(
         profile, deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -61,6 +61,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("cluster")
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
+        if item.config.getoption("--hypothesis-profile") == "quick":
+            limit_examples(item)
         folder = item.path.parent.relative_to(Path(__file__).parent).as_posix()
         is_long = item.get_closest_marker("cluster") or (folder == "cluster" and item.get_closest_marker("slow"))
         if (folder in NIGHTLY or is_long) and not item.get_closest_marker("smoke"):
@@ -72,6 +74,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             groups.append(f"bench-{item.path.stem}")
         if groups:
             item.add_marker(pytest.mark.xdist_group(groups[0]))
+
+
+def limit_examples(item: pytest.Item) -> None:
+    """Let a property whose test says how many examples it has have no more than the profile."""
+    test = getattr(item, "obj", None)
+    own = getattr(test, "_hypothesis_internal_use_settings", None)
+    if own is not None and own.max_examples > settings.default.max_examples:
+        test._hypothesis_internal_use_settings = settings(own, max_examples=settings.default.max_examples)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

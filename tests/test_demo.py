@@ -120,7 +120,7 @@ def test_refuses_before_any_work(tmp_path: Path) -> None:
 # ---- the page ----
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_demo_serves_a_page_while_it_learns_and_keeps_its_collection(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "stillhash", "demo", "--port", "0", "--scenes", "2000", "--path", "demo"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)

@@ -58,7 +58,8 @@ CLAIMS: dict[str, Callable[[dict[str, Any], Path], bool]] = {
 }
 NEEDS = {"images": "PIL", "text": "sqlite3", "clicks": "sklearn", "duplicates": "PIL", "cluster": "ray"}
 MARKS = {
-    **{name: [pytest.mark.slow] for name in ("images", "text", "clicks")},
+    **{name: [pytest.mark.slow] for name in ("images", "text")},
+    "clicks": [pytest.mark.nightly],
     "cluster": [pytest.mark.slow, pytest.mark.cluster],
 }
 
@@ -112,7 +113,7 @@ def test_notebooks_are_stored_without_outputs(notebook: Path) -> None:
     assert [path for path, _ in relative_links(prose) if not (EXAMPLES / path).exists()] == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
 def test_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run all cells in a kernel; their last ones assert what the notebook says."""

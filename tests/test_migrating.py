@@ -97,7 +97,7 @@ def check_items(path: str, expected_ids: list[Any], metadata: Callable[[int], di
         assert [item and item.metadata for item in items] == [metadata(row) for row in range(ROWS)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", STORES)
 def test_recipes_of_other_stores(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -116,7 +116,7 @@ def test_recipes_of_other_stores(name: str, tmp_path: Path, monkeypatch: pytest.
             np.testing.assert_array_equal(collection.codes(range(ROWS)), CODES)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_recipes_of_files_and_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("pandas", "datasets"):
         pytest.importorskip(package, reason=f"{package} is not installed")

@@ -204,7 +204,7 @@ def anchors(page: Path) -> set[str]:
     return {html.unescape(name) for name in ANCHOR.findall(page.read_text(encoding="utf-8"))}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.xdist_group("browser-test_site")  # which builds the site once, for all tests of it
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
@@ -226,7 +226,7 @@ def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     assert loaded == []  # from a network
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.xdist_group("browser-test_site")
 def test_references_of_classes_have_their_methods(site: Path) -> None:
     for name in ("client.Client", "client.AsyncClient", "collection.Collection", "search.Index"):
@@ -237,7 +237,7 @@ def test_references_of_classes_have_their_methods(site: Path) -> None:
         assert {each for each in public if f"stillhash.{name}.{each}" not in shown} == set()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
 @pytest.mark.parametrize("path", ["index.html", "reference/python/collection.html"])

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 DEPENDENCIES = ("numpy", "safetensors", "threadpoolctl")
 MAX_WHEEL_BYTES = 2_250_000
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
+pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("wheel")]
 
 
 def run(*command: str | Path, **environment: str) -> str:

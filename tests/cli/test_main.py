@@ -73,7 +73,7 @@ def test_presets_have_a_default_of_seeds(
     assert {job.seed for job in jobs} == set(range(seeds))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_demo_runs_from_the_command_line(tmp_path: Path) -> None:
     done = stillhash("demo", "--no-serve", "--scenes", "2000", "--bits", "32", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

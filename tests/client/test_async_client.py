@@ -357,7 +357,7 @@ async def use(client: AsyncClient, blocking: Client, vector: list[float], vector
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_type_checkers_know_the_results(tmp_path: Path) -> None:
     (tmp_path / "typed.py").write_text(TYPED)
     options = ("--strict", "--cache-dir", str(tmp_path / "cache"))

@@ -219,7 +219,7 @@ def test_no_more_under_way_than_is_bounded() -> None:
         assert not multiprocessing.active_children()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     """Large pictures of which one alone takes several MiB: 20 of them, or 60, take the same."""
     path = tmp_path / "large.png"

@@ -30,7 +30,7 @@ def run_fuzzing(first: int, end: int) -> dict[str, Any]:
     return counts
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_damaged_files_are_decoded_or_refused() -> None:
     counts = run_fuzzing(0, FILES)
     print(counts)
@@ -45,7 +45,7 @@ def test_damage_follows_from_the_seed() -> None:
     assert [name for name, _ in files] == list(samples())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("what", "code"), [("memory", 1), ("time", -14), ("crash", -11)])
 def test_the_limits_are_enforced(what: str, code: int) -> None:
     """A decoder that takes too much memory or time, or crashes, is counts from one that refuses."""

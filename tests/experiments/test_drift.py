@@ -210,7 +210,7 @@ def test_other_jobs_say_nothing_of_drift(data: Dataset) -> None:
 # ---- the report ----
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_from_the_data_string_to_the_report(tmp_path: Path) -> None:
     folder = tmp_path / "small"
     folder.mkdir()

@@ -166,7 +166,7 @@ def test_the_report_shows_them_first(records: dict[str, list[dict[str, Any]]], t
     assert all(f"| {record['params']['correction']} | " in text for record in records["corrections"][1:])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_command_writes_results_once_and_prints_tables(single: Dataset, tmp_path: Path) -> None:
     for name, array in (("features", single.parts[0]), ("labels", single.labels), ("queries", single.queries)):
         np.save(tmp_path / f"{name}.npy", array)

@@ -94,7 +94,7 @@ def test_codes_are_refreshed_after_every_chunk_only_where_time_is_measured(data:
         assert (last["map"] is None) == (experiment == "time")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_jobs_are_written_whole_and_never_run_twice(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     folder.mkdir()

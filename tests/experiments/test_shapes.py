@@ -68,7 +68,7 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
             write_shapes(tmp_path, **{"count": 1, "seed": 0, **bad})  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_there_is_something_to_learn() -> None:
     """Hamming ranking does not find all, nor is all learnt: a learnt similarity gains, and could gain more."""
     pictures, labels = zip(*(image(2, n) for n in range(COUNT)), strict=True)

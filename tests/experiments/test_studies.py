@@ -13,7 +13,7 @@ from stillhash.experiments.data import Dataset
 from tests.support.toys import toy
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_alignment_keeps_most_of_encoding_again() -> None:
     X, Y = toy(900)
     other = np.maximum(X @ np.random.default_rng(0).standard_normal((48, 80)), 0).astype(np.float32)
@@ -31,7 +31,7 @@ def test_an_alignment_keeps_most_of_encoding_again() -> None:
     assert list(table.columns)[1:5] == ["mAP", "P@10", "P@100", "nDCG@10"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_votes_and_clicks_help() -> None:
     X, Y = toy(1500)
     data = Dataset("toy", (X,), 1.0, Y, np.arange(200))

@@ -69,7 +69,7 @@ def test_the_preset_has_all_experiments(folder: Path) -> None:
     assert {job.method for job in chosen} == {"cosine", "bm25", "lemon"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_preset_runs_and_the_report_shows_every_experiment(folder: Path, tmp_path: Path) -> None:
     chosen = [job for job in PRESETS["text"](str(folder), 1, ("tally",)) if job.bits in (0, 64)]
     for job in (replace(job, first=FIRST) for job in chosen if HAS_BM25 or "bm25" not in job.method):
