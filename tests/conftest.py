@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -85,13 +86,14 @@ def limit_examples(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Fail where pytest-xdist has not read the groups: each worker would start Ray and browsers of its own."""
+    """Fail where pytest-xdist has not read the groups, since each worker would start Ray and browsers of its own."""
     if session.config.getoption("loadgroup", False):
         alone = [
             item.nodeid for item in session.items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid
         ]
         if alone:
             raise pytest.UsageError(f"pytest-xdist: expected {alone[0]} to name its group; is pytest too new for it?")
+    gc.freeze()  # thousands of tests live until the end, so no collection of garbage need look at them
 
 
 @pytest.fixture(params=kernels.available())
