@@ -84,6 +84,7 @@ def test_wrong_command_lines_are_noticed() -> None:
     assert list(stillhash_calls(line)) == [["verify", "a"], ["stats", "b"]]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", NOT_RUN)
 def test_python_that_is_not_run_imports_what_exists(name: str) -> None:
     for block in runnable_blocks(guide_path(name)):

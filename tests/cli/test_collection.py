@@ -74,6 +74,7 @@ def vector(r: int) -> str:
 # ---- words ----
 
 
+@pytest.mark.medium
 def test_every_command_has_help_and_is_in_the_guide() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert set(VERBS) <= set(commands)
@@ -241,6 +242,7 @@ def test_delete(films: Path) -> None:
     assert call_json("count", films) == {"count": 594}
 
 
+@pytest.mark.medium
 def test_items_that_match_are_changed(films: Path) -> None:
     where = json.dumps({"n": {"$lt": 30}})
     fields = json.dumps({"year": 1995, "n": None})
@@ -376,6 +378,7 @@ def test_fit_by_a_sample(tmp_path: Path) -> None:
     assert call_json("count", tmp_path / "films") == {"count": 0}
 
 
+@pytest.mark.medium
 def test_learn_flush_tag_and_rollback(films: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", X[600:])
     np.save(tmp_path / "labels.npy", Y[600:])
@@ -432,6 +435,7 @@ def test_audit_cannot_control_the_terminal(films: Path) -> None:
     assert "\x1b" not in call("audit", films, "--json")[1]
 
 
+@pytest.mark.medium
 def test_suggest_labels_lists_items_to_label(tmp_path: Path) -> None:
     rows = noisy_rows(0.0)
     with create(tmp_path / "c", rows) as collection:
@@ -489,6 +493,7 @@ def test_seal_compact_and_stats(films: Path) -> None:
     assert "init_rows" in call("stats", films)[1]
 
 
+@pytest.mark.medium
 def test_compact_at_a_running_server(films: Path, tmp_path: Path) -> None:
     call_json("delete", films, "r0", "r1", "r2")
     with serve_command(tmp_path / "log", films) as server:
@@ -559,6 +564,7 @@ def test_explanations(films: Path) -> None:
     assert "--against" in call("search", films, "--vector", vector(0), "--against", 2)[2]
 
 
+@pytest.mark.medium
 def test_snapshot_and_repair(films: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     result = call_json("snapshot", films, copy)

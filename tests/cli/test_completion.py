@@ -98,6 +98,7 @@ def test_fish_offers_commands_with_their_help(folder: Path) -> None:
     assert lines[0].startswith("rollback\tRestore") and {"films", "fish tank"} <= set(lines)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_option_shows_and_installs_completion(shell: str, folder: Path, tmp_path: Path) -> None:
     code = f"stillhash --show-completion; env HOME={tmp_path} stillhash --install-completion; true"

@@ -72,6 +72,7 @@ def test_codes_of_requests(films: Path, tmp_path: Path, run_main: RunMain) -> No
     assert run_main("keys", "remove", tmp_path / "keys.json", "bob")[0] == 8
 
 
+@pytest.mark.medium
 def test_a_collection_that_another_process_writes_is_a_conflict(films: Path) -> None:
     with library.open(films):
         assert check(4, "delete", films, "a")
@@ -94,6 +95,7 @@ def test_a_missing_package_names_the_extra(films: Path) -> None:
     assert "stillhash[server]" in check(6, "serve", films, before="import sys; sys.modules['fastapi'] = None")
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no folders")
 def test_a_disk_that_refuses_writes() -> None:
     assert check(7, "create", "/proc/nosuch", "--dim", "2")
@@ -121,10 +123,12 @@ def test_a_lack_of_file_handles(films: Path) -> None:
     assert check(10, "count", films, before=f"{imports}; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))")
 
 
+@pytest.mark.medium
 def test_a_lack_of_memory(films: Path) -> None:
     assert check(13, "count", films, before="import stillhash; stillhash.open = lambda *_, **__: bytearray(1 << 60)")
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
 def test_an_interrupted_command(as_json: list[str], films: Path) -> None:
@@ -143,6 +147,7 @@ def test_an_interrupted_command(as_json: list[str], films: Path) -> None:
     assert not as_json or json.loads(err.splitlines()[-1])["error"] == "Interrupted"
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes differ")
 def test_a_reader_that_went_away() -> None:
     reading, writing = os.pipe()

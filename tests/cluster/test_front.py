@@ -71,6 +71,7 @@ def as_list(answer: Any) -> list[Any]:
     return answer if isinstance(answer, list) else [answer]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_front_searches_as_the_collection(served: Served, options: dict[str, Any]) -> None:
     collection, _, front = served
@@ -229,6 +230,7 @@ def test_no_queries_have_no_answers(served: Served) -> None:
     assert front.get([]) == [] and front.codes([]).shape == collection.codes([]).shape
 
 
+@pytest.mark.medium
 def test_partial_answers_say_what_is_missing(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 320)
     shards = ShardThreads(tmp_path / "storage")

@@ -98,6 +98,7 @@ def source_of(index: ClusterIndex) -> PublishedSource:
     return source
 
 
+@pytest.mark.medium
 def test_a_front_and_shards_that_are_open_go_on(
     collection: Collection, index: ClusterIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,7 @@ def test_a_lease_over_s3(storage: Storage, s3: Forwarder) -> None:
         assert fence(storage, second.acquire(wait=0)).epoch == 2 and latest_number(storage) == 2
 
 
+@pytest.mark.medium
 def test_garbage_is_collected(storage: Storage) -> None:
     for _ in range(4):
         take_step(storage)

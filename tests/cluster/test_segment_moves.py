@@ -54,6 +54,7 @@ def moved_rows(before: ClusterManifest, after: ClusterManifest) -> int:
     return sum(entry.live for entry in after.segments if shards[entry.name] != entry.shard)
 
 
+@pytest.mark.medium
 def test_each_step_is_one_commit_that_the_shards_load_before_the_next(tmp_path: Path) -> None:
     reference, codes, weights = reference_index()
     servers = ShardThreads(tmp_path)

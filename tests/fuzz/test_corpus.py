@@ -28,6 +28,7 @@ def test_what_failed_once_is_accepted_or_refused(path: Path) -> None:
     run_case(TARGETS[path.parent.name], path.read_bytes())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_short_run_has_no_failure(name: str) -> None:
     outcome = fuzz(TARGETS[name], SEED, cases=CASES.get(name, 100))

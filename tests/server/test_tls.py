@@ -86,6 +86,7 @@ def test_invalid_certificates_are_refused(certify: Callable[..., Certificate], t
             Settings(tls_cert=one, tls_key=two).validate()
 
 
+@pytest.mark.medium
 def test_the_command_refuses_before_it_opens_anything(certify: Callable[..., Certificate], tmp_path: Path) -> None:
     certificate, _ = certify()
     done = stillhash("serve", str(tmp_path / "no collection"), "--tls-cert", str(certificate))
