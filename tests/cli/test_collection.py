@@ -581,7 +581,7 @@ def test_snapshot_and_repair(films: Path, tmp_path: Path) -> None:
     assert call("repair", copy)[1] == "OK\n"
     with (copy / "store.db").open("r+b") as file:
         file.seek(9000)
-        file.write(bytes(100))
+        file.write(b"\xff" * 100)
     code, _, err = call("repair", copy)
     assert code == 5 and "page 2" in err and "snapshot" in err
     assert call("repair", tmp_path / "nowhere")[0] == 2
