@@ -7,7 +7,7 @@ import time
 
 import stillhash
 from stillhash.errors import TooMany
-from stillhash.server.rate_limit import RateLimiter
+from stillhash.server.limits import RateLimiter
 from tests.collection.fixtures import some_rows
 from tests.faults.injection import Injection
 

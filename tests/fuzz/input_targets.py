@@ -18,8 +18,8 @@ from stillhash.collection.validation import check_items, check_query, check_rows
 from stillhash.collection.vote_validation import check_votes
 from stillhash.encoders import image_headers, pixels
 from stillhash.io import count_rows, read_blocks, read_chunks, read_queries
-from stillhash.server import request_body
-from stillhash.server.pages.uploads import parse_vector
+from stillhash.server.bodies import _parse_lines, _parse_rows
+from stillhash.server.pages.queries import parse_vector
 from stillhash.server.schemas import AddBody, FeedbackBody, LearnBody, SearchBody
 from tests.collection.fixtures import BITS, DIM
 from tests.collection.reference import Row, matches
@@ -92,12 +92,12 @@ def _rows(bitmap: Any) -> list[int]:
 def run_ndjson(data: bytes) -> None:
     """Parse a stream of rows and one of votes, and validate what the collection gets."""
     lines = [(number, line) for number, line in enumerate(data.split(b"\n")) if line.strip()]
-    votes = request_body._parse_lines(data, MAX_LINE)
+    votes = _parse_lines(data, MAX_LINE)
     if votes and isinstance(votes[0], dict) and "vote" in votes[0]:
         check_votes(votes, FeatureInput(DIM, BITS))
         return
     if lines:
-        check_items(**request_body._parse_rows(lines), pictures=None, dim=DIM)
+        check_items(**_parse_rows(lines), pictures=None, dim=DIM)
 
 
 def run_json_body(data: bytes) -> None:

@@ -17,7 +17,7 @@ from stillhash.errors import InvalidInput, TooMany
 from stillhash.server import ROLES, Keys, Settings, add_key, load_keys
 from stillhash.server.auth import Role, is_loopback
 from stillhash.server.dependencies import actor
-from stillhash.server.rate_limit import MAX_CLIENTS, RateLimiter
+from stillhash.server.limits import MAX_CLIENTS, RateLimiter
 from stillhash.server.run import _JsonFormatter, log_to_stderr
 from tests.collection.fixtures import copied
 from tests.server.live_server import LiveServer, Reply, live_server

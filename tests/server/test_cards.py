@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash.collection import Item
-from stillhash.server.pages.cards import CHIP_LENGTH, describe_items, fit_labels, short_fields, split_id
+from stillhash.server.pages.cards import CHIP_LENGTH, describe_items, fit_labels, next_hits, short_fields, split_id
 from stillhash.server.pages.queries import COLUMN_HITS, MAX_PAGE_HITS, MAX_PAGES, PageOptions
-from stillhash.server.pages.view_models import next_hits
 
 LABEL = st.text("abc", min_size=1, max_size=12)
 

@@ -28,7 +28,7 @@ from stillhash.errors import (
     StoreFailed,
 )
 from stillhash.server import Keys, Settings, add_key
-from stillhash.server.collections_folder import UNNAMED_PREFIX, CollectionsFolder
+from stillhash.server.collection_lifecycle import UNNAMED_PREFIX, CollectionsFolder
 from tests.client.awaited_client import CLIENTS
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN, some_rows
 from tests.server.live_server import LiveServer, live_server

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stillhash.collection.learning_events import LearningEvent
-from stillhash.server.pages.learning_views import (
+from stillhash.server.pages.learning import (
     curve_markers,
     few_steps,
     gain_noise,

@@ -22,9 +22,9 @@ import urllib3
 import stillhash
 from stillhash.errors import Busy
 from stillhash.numeric.threads import usable_cores
-from stillhash.server import request_body
-from stillhash.server.memory import SMALL_BYTES, MemoryBudget, RequestMemory
-from stillhash.server.pages import uploads
+from stillhash.server import bodies
+from stillhash.server.limits import SMALL_BYTES, MemoryBudget, RequestMemory
+from stillhash.server.pages import queries
 from tests.collection.fixtures import DIM, some_rows
 from tests.server.live_server import LiveServer
 from tests.support.waiting import TIMEOUT, until
@@ -293,8 +293,8 @@ def test_rows_and_uploads_are_parsed_in_threads(
 
         return call
 
-    monkeypatch.setattr(request_body, "_parse_rows", recorded(request_body._parse_rows))
-    monkeypatch.setattr("stillhash.server.pages.uploads.parse_vector", recorded(uploads.parse_vector))
+    monkeypatch.setattr(bodies, "_parse_rows", recorded(bodies._parse_rows))
+    monkeypatch.setattr("stillhash.server.pages.queries.parse_vector", recorded(queries.parse_vector))
     line = json.dumps({"id": "new", "features": [0.5] * DIM}).encode()
     assert server.request("POST", f"{PATH}/ingest", line).status == 200
     upload = b'--x\r\ncontent-disposition: form-data; name="numbers"\r\n\r\n' + b"1 " * DIM + b"\r\n--x--\r\n"
@@ -323,7 +323,7 @@ def test_large_json_adds_what_small_json_does(serving: Callable[..., LiveServer]
     server, rows = serving(), some_rows(3000, seed=6)
     body = {"ids": list(range(10_000, 13_000)), "features": rows.X.tolist(), "labels": rows.labels}
     data = json.dumps({**body, "metadata": rows.metadata, "learn": False}).encode()
-    assert len(data) > request_body.THREAD_BYTES
+    assert len(data) > bodies.THREAD_BYTES
     assert server.request("POST", f"{PATH}/add", data).json == {"count": 3000}
     collection = server.executor().collection
     found = collection.search(rows.X[:50], 1)

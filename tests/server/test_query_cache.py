@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from stillhash.errors import InvalidInput, NotFound
-from stillhash.server import query_cache
-from stillhash.server.pages.uploads import parse_vector
-from stillhash.server.query_cache import Picture, QueryCache, UploadedQuery, VotedQuery, query_key
+from stillhash.server import page_state
+from stillhash.server.page_state import Picture, QueryCache, UploadedQuery, VotedQuery, query_key
+from stillhash.server.pages.queries import parse_vector
 
 
 def as_npy(array: Any, **options: Any) -> bytes:
@@ -75,7 +75,7 @@ def uploaded(number: int, size: int = 1) -> UploadedQuery:
 
 
 def test_least_recently_used_upload_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_cache, "MAX_CACHED_QUERIES", 3)
+    monkeypatch.setattr(page_state, "MAX_CACHED_QUERIES", 3)
     cache = QueryCache()
     tokens = [cache.put("c", uploaded(number)) for number in range(3)]
     cache.get("c", tokens[0])
@@ -87,7 +87,7 @@ def test_least_recently_used_upload_is_forgotten(monkeypatch: pytest.MonkeyPatch
 
 
 def test_cache_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_cache, "MAX_CACHED_BYTES", 1000)
+    monkeypatch.setattr(page_state, "MAX_CACHED_BYTES", 1000)
     cache = QueryCache()
     for _ in range(3):  # the same query counts once
         first = cache.put("c", uploaded(0, 400))
@@ -100,7 +100,7 @@ def test_cache_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_voted_queries_are_stored_by_collection_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_cache, "MAX_CACHED_QUERIES", 2)
+    monkeypatch.setattr(page_state, "MAX_CACHED_QUERIES", 2)
     cache, seven, red = QueryCache(), VotedQuery({"like": "7"}, "7"), VotedQuery({"words": "red"}, "red")
     cache.add_voted("c", "a", red)
     cache.add_voted("c", "a", seven)

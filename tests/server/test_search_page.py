@@ -15,7 +15,7 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.server.pages.filter_chips import describe_condition
+from stillhash.server.pages.search import describe_condition
 from tests.server.live_server import LiveServer, Reply, live_server
 
 CITIES = ["Kyoto", "New York", "Oslo"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stillhash.collection import LabelSuggestion
-from stillhash.server import sittings
-from stillhash.server.sittings import MAX_REMEMBERED, MAX_SITTINGS, Sittings
+from stillhash.server import page_state
+from stillhash.server.page_state import MAX_REMEMBERED, MAX_SITTINGS, Sittings
 
 
 def suggestion(id_: str | int, *labels: str) -> LabelSuggestion:
@@ -41,8 +41,8 @@ def test_the_share_of_first_choices_that_were_right() -> None:
 
 def test_the_rate_is_of_the_latest_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([0.0, 1000.0, 1002.0, 1004.0])
-    monkeypatch.setattr("stillhash.server.sittings.time.monotonic", lambda: next(moments))
-    monkeypatch.setattr(sittings, "RATED_ANSWERS", 3)
+    monkeypatch.setattr("stillhash.server.page_state.time.monotonic", lambda: next(moments))
+    monkeypatch.setattr(page_state, "RATED_ANSWERS", 3)
     sitting = Sittings().get("toys", "one")
     assert sitting.rate is None
     for number in range(4):
@@ -59,7 +59,7 @@ def test_people_are_not_shown_the_same_items(monkeypatch: pytest.MonkeyPatch) ->
     assert own.hidden("toys", one) == [3, 2, 1]
     assert own.hidden("toys", two) == [3, 1]
     assert own.hidden("other", own.get("other", "two")) == []
-    monkeypatch.setattr(sittings, "RESERVED_SECONDS", -1)
+    monkeypatch.setattr(page_state, "RESERVED_SECONDS", -1)
     assert own.hidden("toys", two) == [3]
     own.restore("toys", 3)
     assert own.hidden("toys", two) == []

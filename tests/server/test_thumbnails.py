@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stillhash.collection import Item
-from stillhash.server.pages.thumbnails import MAX_THUMBNAIL_BYTES, find_thumbnail
-from stillhash.server.query_cache import Picture
+from stillhash.server.page_state import Picture
+from stillhash.server.pages.pictures import MAX_THUMBNAIL_BYTES, find_thumbnail
 
 DOT = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

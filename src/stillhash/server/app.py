@@ -13,72 +13,47 @@ from starlette.responses import Response
 
 from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, StillhashError
-from stillhash.server import (
-    routes_cluster,
-    routes_collections,
-    routes_export,
-    routes_facets,
-    routes_forgetting,
-    routes_items,
-    routes_labels,
-    routes_learning,
-    routes_lexical,
-    routes_long_work,
-    routes_probe,
-    routes_server,
-    routes_tasks,
-)
+from stillhash.server import routes_export, routes_items, routes_learning, routes_server, routes_tasks
 from stillhash.server.auth import Sessions
 from stillhash.server.collection_lifecycle import CollectionLifecycle, OpenQueryEncoder
 from stillhash.server.dependencies import AppState
-from stillhash.server.memory import MemoryBudget
+from stillhash.server.limits import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
+from stillhash.server.page_state import QueryCache, Sittings
 from stillhash.server.pages import (
     api_docs,
     collection,
     comparing,
     creation,
-    doubtful_labels,
-    duplicates,
     explanations,
-    item_labels,
+    labels,
     learning,
     login,
     pictures,
     search,
-    selection,
     tasks,
     teaching,
-    uploading,
     votes,
 )
 from stillhash.server.pages.rendering import static_files
-from stillhash.server.query_cache import QueryCache
 from stillhash.server.responses import Unexpected, error_response, to_error
 from stillhash.server.settings import Settings
-from stillhash.server.sittings import Sittings
 from stillhash.server.write_queue import ClusterControl, CollectionExecutor, QueryEncoder, started_pool
 from stillhash.version import __version__
 
 ROUTERS = (
-    *(routes_items.search_router, routes_lexical.router),  # first, since routes are tried in this order
-    routes_facets.read_router,
+    routes_items.search_router,  # first, since routes are tried in this order
     *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.admin_router),
-    *(routes_collections.read_router, routes_collections.admin_router),
-    *(routes_items.read_router, routes_items.write_router, routes_labels.write_router, routes_export.read_router),
+    *(routes_server.collections_router, routes_server.creation_router),
+    *(routes_items.read_router, routes_items.write_router, routes_export.read_router),
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
-    routes_probe.read_router,
-    *(routes_forgetting.admin_router, routes_tasks.read_router, routes_tasks.admin_router),
-    *(routes_long_work.read_router, routes_long_work.write_router),
-    *(routes_cluster.read_router, routes_cluster.admin_router),
-    *(login.router, api_docs.router, search.router, votes.router, explanations.router, item_labels.router),
-    *(pictures.router, teaching.read_router, teaching.write_router, selection.router, comparing.router),
-    *(doubtful_labels.read_router, doubtful_labels.write_router),
-    *(learning.read_router, learning.write_router, uploading.write_router),
-    *(collection.read_router, collection.write_router),
-    *(duplicates.read_router, duplicates.write_router, creation.read_router, creation.admin_router),
-    *(tasks.read_router, tasks.admin_router),
+    *(routes_items.admin_router, routes_tasks.read_router, routes_tasks.admin_router, routes_tasks.write_router),
+    *(routes_server.cluster_router, routes_server.cluster_admin_router),
+    *(login.router, api_docs.router, search.router, votes.router, explanations.router, pictures.router),
+    *(teaching.read_router, teaching.write_router, labels.read_router, labels.write_router, comparing.router),
+    *(learning.read_router, learning.write_router, collection.read_router, collection.write_router),
+    *(creation.read_router, creation.admin_router, tasks.read_router, tasks.admin_router),
 )
 
 PARSING_THREADS = 2  # of large bodies; more would only take Python's global lock from each other

@@ -11,12 +11,11 @@ from stillhash.collection.actor import set_actor
 from stillhash.errors import Busy, Conflict, Denied, Forbidden, InvalidInput, NotFound, TooLarge, TooMany
 from stillhash.server.auth import ANONYMOUS, ANONYMOUS_NAME, ROLES, SESSION_COOKIE, Key, Role, Sessions
 from stillhash.server.collection_lifecycle import CollectionLifecycle
-from stillhash.server.memory import MemoryBudget
+from stillhash.server.limits import MemoryBudget
 from stillhash.server.metrics import Metrics
-from stillhash.server.query_cache import QueryCache
+from stillhash.server.page_state import QueryCache, Sittings
 from stillhash.server.responses import ErrorResponse
 from stillhash.server.settings import Settings
-from stillhash.server.sittings import Sittings
 from stillhash.server.write_queue import CollectionExecutor
 
 API_ERRORS = (Denied, Forbidden, NotFound, Conflict, TooLarge, InvalidInput, TooMany, Busy)

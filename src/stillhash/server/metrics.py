@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, ge
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from stillhash.server.memory import MemoryBudget
+from stillhash.server.limits import MemoryBudget
 from stillhash.server.write_queue import CollectionExecutor
 
 TIME_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)  # seconds

@@ -17,9 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stillhash.errors import Forbidden, StillhashError, TooLarge, TooSlow
 from stillhash.server.auth import SESSION_COOKIE, Sessions, is_loopback, session_cookie
-from stillhash.server.memory import MemoryBudget, RequestMemory
+from stillhash.server.limits import MemoryBudget, RateLimiter, RequestMemory
 from stillhash.server.metrics import Metrics
-from stillhash.server.rate_limit import RateLimiter
 from stillhash.server.responses import error_response
 from stillhash.server.settings import Settings
 

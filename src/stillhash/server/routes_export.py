@@ -14,8 +14,8 @@ from starlette.responses import Response, StreamingResponse
 from stillhash.collection import Collection
 from stillhash.collection.types import Filter, Id
 from stillhash.errors import StillhashError, TooLarge
+from stillhash.server.bodies import NDJSON_MEDIA
 from stillhash.server.dependencies import ExecutorParam, api_router, app_state
-from stillhash.server.request_body import NDJSON_MEDIA
 from stillhash.server.responses import error_response, json_response
 from stillhash.server.routes_items import HIT_BYTES
 from stillhash.server.schemas import MAX_INT64, CountBody, JsonId

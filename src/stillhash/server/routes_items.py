@@ -1,29 +1,41 @@
-"""Routes that add, change, read and search items."""
+"""Routes that add, change, read, search, count and forget items."""
 
 import base64
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import Request
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from stillhash.codes import to_hex
 from stillhash.collection import Answer, Collection
 from stillhash.collection.explain import NUMBER_BYTES
+from stillhash.collection.label_writer import LabelsOfItems
 from stillhash.errors import StillhashError, TooLarge
 from stillhash.server import schemas
+from stillhash.server.bodies import EncodableQuery, RowStream
 from stillhash.server.dependencies import ExecutorParam, api_router, app_state
-from stillhash.server.request_body import EncodableQuery, RowStream
 from stillhash.server.responses import error_response, json_response
 from stillhash.server.schemas import (
     CountResponse,
+    DeleteBody,
+    FacetsBody,
+    FacetsResponse,
     FeaturesResponse,
+    HybridSearchBody,
     IdsResponse,
     ItemsResponse,
+    LabelsBody,
+    LabelsResponse,
+    LexicalSearchBody,
     PictureResponse,
     SearchResponse,
+    SuggestBody,
+    SuggestResponse,
 )
 from stillhash.server.write_queue import ReadKind
 
@@ -176,3 +188,99 @@ def search_response(answers: Answer | list[Answer]) -> Response:
 async def encode(query: EncodableQuery, executor: ExecutorParam) -> FeaturesResponse:
     """Return the features of an image, or of a text where the encoder has text: a query to search for."""
     return FeaturesResponse(features=[(await executor.encode_query(query.value)).tolist()])
+
+
+# ---- labels ----
+
+
+@write_router.post("/add_labels")
+async def add_labels(body: LabelsBody, executor: ExecutorParam) -> LabelsResponse:
+    """Add labels to items, and learn from them."""
+    return _labels_response(await executor.write(partial(Collection.add_labels, **vars(body))))
+
+
+@write_router.post("/remove_labels")
+async def remove_labels(body: LabelsBody, executor: ExecutorParam) -> LabelsResponse:
+    """Remove labels from items, and learn from those that are left."""
+    return _labels_response(await executor.write(partial(Collection.remove_labels, **vars(body))))
+
+
+def _labels_response(before: LabelsOfItems) -> LabelsResponse:
+    entries: list[Any] = [{"id": name, "labels": labels} for name, labels in before.items()]
+    return LabelsResponse(before=entries)
+
+
+# ---- labels and values ----
+
+
+@search_router.post("/facets", response_model=FacetsResponse)
+async def facets(body: FacetsBody, executor: ExecutorParam) -> Response:
+    """Count the items of each label, and of each value of fields, that meet a condition."""
+    return await executor.read(lambda c: json_response(asdict(c.facets(**vars(body)))), "slow")
+
+
+@search_router.post("/suggest", response_model=SuggestResponse)
+async def suggest(body: SuggestBody, executor: ExecutorParam) -> Response:
+    """Suggest labels, ids and values for what somebody types."""
+    return await executor.read(
+        lambda c: json_response({"suggestions": [asdict(one) for one in c.suggest(body.text, body.limit)]}), "slow"
+    )
+
+
+# ---- words ----
+
+
+@search_router.post("/lexical_search", response_model=SearchResponse)
+async def lexical_search(request: Request, body: LexicalSearchBody, executor: ExecutorParam) -> Response:
+    """Return the k best items for words, by BM25; where the collection has a lexical field."""
+    arguments = {**vars(body), "max_bytes": _check_word_hits(request, body)}
+    return await executor.read(lambda c: search_response(c.lexical_search(**arguments)), "slow")
+
+
+@search_router.post("/hybrid_search", response_model=SearchResponse)
+async def hybrid_search(request: Request, body: HybridSearchBody, executor: ExecutorParam) -> Response:
+    """Return the k best items for a query and words, by their ranks in both searches."""
+    arguments = {**body.arguments(), "max_bytes": _check_word_hits(request, body)}
+    return await executor.read(lambda c: search_response(c.hybrid_search(**arguments)), "slow")
+
+
+def _check_word_hits(request: Request, body: LexicalSearchBody | HybridSearchBody) -> int:
+    """Refuse more hits than one query may have, and reserve their memory; return the most bytes of the answer."""
+    settings, hits = app_state(request).settings, body.fetched_hits()
+    if hits > settings.max_hits:
+        name = "k" if body.k > settings.max_hits else "depth"
+        raise TooLarge(f"{name}: expected at most {settings.max_hits}, got {hits}")
+    request.state.memory.hold(min(hits * HIT_BYTES, settings.max_answer_bytes))
+    return settings.max_answer_bytes
+
+
+# ---- forgetting ----
+
+admin_router = api_router("admin", "upkeep")
+
+
+class ForgetBody(DeleteBody):
+    """One of the three."""
+
+    source: Annotated[str | None, Field(description="A source of votes.")] = None
+
+
+class ForgetResponse(BaseModel):
+    items: Annotated[int, Field(description="That were there.")]
+    votes: Annotated[int, Field(description="On them, or of the source.")]
+    unlearnt: Annotated[int, Field(description="Rows that were learnt of them, and have been taken out exactly.")]
+    versions: Annotated[list[int], Field(description="That had learnt from them, and are dropped.")]
+    snapshots: Annotated[dict[str, int], Field(description="In the server's folder, that hold so many of them.")]
+    remains: Annotated[list[str], Field(description="What the collection still holds of them.")]
+
+
+@admin_router.post("/forget")
+async def forget(body: ForgetBody, request: Request, executor: ExecutorParam) -> ForgetResponse:
+    """Remove items, or the votes of a source, from every file, and from what was learnt.
+
+    All codes are rewritten, which takes a while for millions of items; searches go on.
+    """
+    folder = app_state(request).settings.snapshots
+    snapshots = folder if folder is not None and folder.is_dir() else None
+    report = await executor.write(lambda c: c.forget(**vars(body), snapshots=snapshots))
+    return ForgetResponse(**asdict(report))

@@ -7,14 +7,24 @@ from starlette.responses import Response
 
 from stillhash.collection import Collection
 from stillhash.collection.explain import NUMBER_BYTES
+from stillhash.collection.probe import ProbeReport, VersionComparison
 from stillhash.errors import TooLarge
 from stillhash.server import schemas
+from stillhash.server.bodies import VoteLines
 from stillhash.server.dependencies import ExecutorParam, api_router, app_state
-from stillhash.server.request_body import VoteLines
 from stillhash.server.responses import json_response
-from stillhash.server.schemas import DoubtfulLabelsResponse, QualityResponse, VersionResponse, VersionsResponse
-from stillhash.server.suggestion_schemas import SuggestLabelsBody, SuggestLabelsResponse
-from stillhash.server.vote_schemas import ListVotesBody, VotesResponse
+from stillhash.server.schemas import (
+    CompareVersionsBody,
+    DoubtfulLabelsResponse,
+    ListVotesBody,
+    ProbeBody,
+    QualityResponse,
+    SuggestLabelsBody,
+    SuggestLabelsResponse,
+    VersionResponse,
+    VersionsResponse,
+    VotesResponse,
+)
 
 read_router, write_router = api_router("read", "learning"), api_router("write", "learning")
 feedback_router = api_router("feedback", "learning")
@@ -104,3 +114,18 @@ async def tag(body: schemas.TagBody, executor: ExecutorParam) -> schemas.TagBody
 async def rollback(body: schemas.RollbackBody, executor: ExecutorParam) -> VersionResponse:
     """Restore an earlier version under a new number, with identical results."""
     return VersionResponse(version=await executor.write(lambda c: c.rollback(body.version)))
+
+
+# ---- the probe ----
+
+
+@read_router.post("/probe", response_model=ProbeReport)
+async def probe(body: ProbeBody, executor: ExecutorParam) -> Response:
+    """Measure a version on stored items, in total and for each label, the worst first; with the gain over version 0."""
+    return json_response(await executor.read(partial(Collection.probe, **vars(body)), "slow"))
+
+
+@read_router.post("/compare_versions", response_model=VersionComparison)
+async def compare_versions(body: CompareVersionsBody, executor: ExecutorParam) -> Response:
+    """Compare the first ten hits of stored items by two versions, the largest gain first and the largest loss last."""
+    return json_response(await executor.read(partial(Collection.compare_versions, **vars(body)), "slow"))

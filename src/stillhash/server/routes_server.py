@@ -1,18 +1,24 @@
-"""Routes of the server itself, and of a collection's upkeep."""
+"""Routes about the server: its state, its collections, and the cluster."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import Depends, Request
+from pydantic import Field
 from starlette.responses import PlainTextResponse, Response
 
 from stillhash.collection import Collection
+from stillhash.collection.actor import set_actor
 from stillhash.errors import Busy, Closed, Denied, NotFound, StillhashError
 from stillhash.server import schemas
+from stillhash.server.bodies import RequestBody
 from stillhash.server.dependencies import (
     Credentials,
     ExecutorParam,
+    actor,
     api_router,
     app_state,
     check_all_collections,
@@ -20,8 +26,14 @@ from stillhash.server.dependencies import (
     visible_executors,
 )
 from stillhash.server.responses import json_response
-from stillhash.server.routes_collections import read_all
-from stillhash.server.write_queue import CollectionExecutor, OnShards
+from stillhash.server.schemas import (
+    CollectionsResponse,
+    CreateCollectionBody,
+    DeleteCollectionBody,
+    DeletedResponse,
+    StatsResponse,
+)
+from stillhash.server.write_queue import ClusterControl, CollectionExecutor, OnShards, Result
 
 public_router, server_router = api_router(None, "server", "/v1"), api_router("read", "server", "/v1")
 read_router, admin_router = api_router("read", "upkeep"), api_router("admin", "upkeep")
@@ -118,3 +130,110 @@ async def snapshot(request: Request, executor: ExecutorParam) -> schemas.Snapsho
     name = f"{executor.name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     size = await executor.read(lambda c: c.snapshot(folder / name), "upkeep")
     return schemas.SnapshotResponse(name=name, bytes=size)
+
+
+# ---- collections ----
+
+collections_router = api_router("read", "collections", "/v1/collections")
+creation_router = api_router("admin", "collections", "/v1/collections")
+
+
+async def read_all(
+    executors: dict[str, CollectionExecutor], work: Callable[[Collection], Result]
+) -> dict[CollectionExecutor, Result]:
+    """Read from each collection, without those that are deleted meanwhile."""
+    results = {}
+    for executor in list(executors.values()):
+        with suppress(Closed):
+            results[executor] = await executor.read(work)
+    return results
+
+
+@collections_router.get("")
+async def collections(request: Request) -> CollectionsResponse:
+    """List the collections that the key has."""
+    counts = await read_all(visible_executors(request), lambda c: c.count())
+    items = {executor.name: count for executor, count in counts.items()}
+    return CollectionsResponse(collections=list(items), items=items)
+
+
+@creation_router.post("", response_model=StatsResponse)
+async def create_collection(request: Request, body: CreateCollectionBody) -> Response:
+    """Create an empty collection in the server's folder of collections, and return its stats."""
+    set_actor(actor(request))
+    executor = await app_state(request).lifecycle.create(request.state.key, body.name, body.settings())
+    return json_response(await executor.read(Collection.stats))
+
+
+@creation_router.delete("/{name}")
+async def delete_collection(request: Request, executor: ExecutorParam, body: DeleteCollectionBody) -> DeletedResponse:
+    """Delete a collection and all its files. What waits for it meanwhile fails; nothing of it can be restored."""
+    await app_state(request).lifecycle.delete(executor.name, body.confirm)
+    app_state(request).query_cache.remove(executor.name)
+    app_state(request).sittings.remove(executor.name)
+    return DeletedResponse(name=executor.name)
+
+
+# ---- the cluster ----
+
+cluster_router, cluster_admin_router = api_router("read", "cluster"), api_router("admin", "cluster")
+
+
+class NodeBody(RequestBody):
+    node: Annotated[str, Field(min_length=1, description="The id of a node, as in the cluster's status.")]
+
+
+class ShardBody(RequestBody):
+    shard: Annotated[int, Field(ge=0, description="The number of a shard, as in the cluster's status.")]
+
+
+async def get_cluster(executor: ExecutorParam) -> ClusterControl:
+    if executor.cluster is None:
+        raise NotFound(f"{executor.name!r} is not on a cluster. Start the server with --cluster ADDRESS")
+    return executor.cluster
+
+
+ClusterParam = Annotated[ClusterControl, Depends(get_cluster)]
+
+
+@cluster_router.get("/cluster", response_model=dict[str, Any])
+async def status(executor: ExecutorParam, cluster: ClusterParam) -> Response:
+    """Return nodes, shards, actors, moves with their progress, and problems."""
+    return json_response(await executor.read(lambda _: cluster.status(), "slow"))
+
+
+@cluster_admin_router.post("/cluster/add_shard")
+async def add_shard(executor: ExecutorParam, cluster: ClusterParam) -> dict[str, int]:
+    """Add a shard, and move its share of the rows to it. Searches go on."""
+    return {"shard": await executor.read(lambda _: cluster.add_shard(), "upkeep")}
+
+
+@cluster_admin_router.post("/cluster/remove_shard")
+async def remove_shard(executor: ExecutorParam, cluster: ClusterParam, body: ShardBody) -> dict[str, int]:
+    """Give the rows of a shard to the others, and stop it. Searches go on."""
+    await executor.read(lambda _: cluster.remove_shard(body.shard), "upkeep")
+    return {"shard": body.shard}
+
+
+@cluster_admin_router.post("/cluster/drain")
+async def drain(executor: ExecutorParam, cluster: ClusterParam, body: NodeBody) -> dict[str, int]:
+    """Move every actor off a node, and stop using it."""
+    return {"moved": await executor.read(lambda _: cluster.drain(body.node), "upkeep")}
+
+
+@cluster_admin_router.post("/cluster/undrain")
+async def undrain(executor: ExecutorParam, cluster: ClusterParam, body: NodeBody) -> dict[str, int]:
+    """Use a drained node again, and move actors to it."""
+    return {"moved": await executor.read(lambda _: cluster.undrain(body.node), "upkeep")}
+
+
+@cluster_admin_router.post("/cluster/rebalance")
+async def rebalance(executor: ExecutorParam, cluster: ClusterParam) -> dict[str, int]:
+    """Move actors between nodes and segments between shards until they are even."""
+    return {"moved": await executor.read(lambda _: cluster.rebalance(), "upkeep")}
+
+
+@cluster_admin_router.post("/cluster/compact", response_model=dict[str, Any])
+async def compact(executor: ExecutorParam, cluster: ClusterParam) -> Response:
+    """Join small segments and drop deleted rows, on all shards. Searches and writes go on."""
+    return json_response(await executor.read(lambda _: cluster.compact(), "upkeep"))

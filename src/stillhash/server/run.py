@@ -18,7 +18,7 @@ from stillhash.errors import Conflict
 from stillhash.platform import SYSTEM
 from stillhash.server.app import create_app
 from stillhash.server.collection_lifecycle import OpenQueryEncoder
-from stillhash.server.connections import available_connections, limited_connections
+from stillhash.server.limits import available_connections, limited_connections
 from stillhash.server.settings import Settings, load_certificate
 from stillhash.server.write_queue import THREADS_OF_COLLECTION, ClusterControl, QueryEncoder
 

@@ -11,9 +11,9 @@ from stillhash.collection.probe import QueryComparison, VersionComparison
 from stillhash.collection.types import VersionName
 from stillhash.server.dependencies import ExecutorParam
 from stillhash.server.pages.cards import SMALL_LABEL_LENGTH, ViewModel, fit_labels
-from stillhash.server.pages.learning_code import comparison_code
 from stillhash.server.pages.passages import text_hit
 from stillhash.server.pages.rendering import page_router, parse_integer, render
+from stillhash.server.pages.snippets import comparison_code
 
 LINKED_QUERIES = 5  # with the largest gains, and as many with the largest losses
 

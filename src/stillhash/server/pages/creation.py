@@ -12,11 +12,11 @@ from stillhash.collection import Collection
 from stillhash.collection.actor import set_actor
 from stillhash.errors import InvalidInput, NotFound, StillhashError
 from stillhash.hashers import DEFAULT_HASHER, FIXED_CODE_METHODS, METHODS
-from stillhash.server.collection_schemas import CreateCollectionBody
 from stillhash.server.dependencies import actor, app_state, visible_executors
 from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render
 from stillhash.server.responses import to_error
-from stillhash.server.routes_collections import read_all
+from stillhash.server.routes_server import read_all
+from stillhash.server.schemas import CreateCollectionBody
 
 CARD_PICTURES = 4
 CREATED_BITS = (64, 128, 256, 512)

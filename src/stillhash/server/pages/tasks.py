@@ -9,9 +9,8 @@ from stillhash.errors import InvalidInput
 from stillhash.server.auth import Key
 from stillhash.server.dependencies import ExecutorParam, app_state
 from stillhash.server.pages.rendering import form_text, page_router, read_form, render, templates
-from stillhash.server.routes_tasks import TaskParam
+from stillhash.server.routes_tasks import TASK_KINDS, TaskParam, exported_file, start_upkeep
 from stillhash.server.tasks import Task
-from stillhash.server.upkeep_tasks import TASK_KINDS, exported_file, start_upkeep
 from stillhash.server.write_queue import CollectionExecutor
 
 read_router, admin_router = page_router("read"), page_router("admin")

@@ -5,23 +5,168 @@ background. Each is a write of its own: it is on disk when it is acknowledged. S
 """
 
 import json
+import statistics
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from fastapi import Request
 from starlette.datastructures import FormData
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from stillhash.collection import Collection
-from stillhash.errors import InvalidInput
+from stillhash.collection import Collection, Item, LabelSuggestion
+from stillhash.collection.facets import Facet
+from stillhash.collection.types import TEXT_FIELD, Id
+from stillhash.errors import InvalidInput, StillhashError
 from stillhash.server.dependencies import ExecutorParam, app_state
-from stillhash.server.pages import teach_items
+from stillhash.server.page_state import LEARN_ANSWERS, SITTING_TOKEN, Sitting
 from stillhash.server.pages.cards import ViewModel
 from stillhash.server.pages.queries import find_item
 from stillhash.server.pages.rendering import form_text, page_router, read_form, render
-from stillhash.server.sittings import LEARN_ANSWERS, SITTING_TOKEN, Sitting
 from stillhash.server.write_queue import CollectionExecutor
+
+# ---- view models ----
+
+MAX_CHOICES = 9  # as many as there are digits
+LIKELY_CHANCE = 0.5  # of a label that is chosen from the start
+OFFERED_LABELS = 1000  # in the box for other labels
+SINGLE_LABEL_MEAN = 1.02  # labels of an item, up to which items of a collection are taken to have one each
+MAX_TEXT_LENGTH = 1600  # characters of an item's text
+HAS_LABELS = {"labels": {"$exists": True}}
+REASONS = {
+    "typical": "it stands for many items without a label",
+    "new": "nothing that has a label is like it",
+    "boundary": "two labels are about equally likely",
+    "unsure": "no label is likely, so yours says most",
+}
+
+
+class Choice(NamedTuple):
+    label: Any
+    value: str  # as JSON
+    chance: float | None  # None: it is not predicted
+    chosen: bool
+
+
+class CollectionLabels(NamedTuple):
+    """The labels of a collection."""
+
+    labels: list[Any]  # the most frequent first
+    single: bool  # whether items have one label each, as far as can be seen
+    items: int  # that have labels
+
+    @property
+    def fixed(self) -> list[Any] | None:
+        """The labels in a fixed order, where they are so few that each can have a key of its own."""
+        return sorted(self.labels, key=str) if 0 < len(self.labels) <= MAX_CHOICES else None
+
+
+def known_labels(collection: Collection) -> CollectionLabels:
+    facet: Facet = collection.facets(fields=[], limit=OFFERED_LABELS).labels
+    total = sum(value.count for value in facet.values)
+    single = 0 < total <= SINGLE_LABEL_MEAN * facet.items
+    return CollectionLabels([value.value for value in facet.values], single, facet.items)
+
+
+def next_items(
+    collection: Collection, known: CollectionLabels, sitting: Sitting, skip: list[Id], count: int
+) -> ViewModel:
+    """Return the items to label next, the most useful first."""
+    suggestions = collection.suggest_labels(count, skip=skip)
+    items = collection.get([suggestion.id for suggestion in suggestions])
+    pairs = [pair for pair in zip(suggestions, items, strict=True) if pair[1] is not None]
+    field = collection.lexical_field
+    rows = [
+        {
+            "id": item.id,
+            "name": json.dumps(item.id),
+            "text": item_text(item, field),
+            "reason": REASONS[suggestion.reason],
+            "choices": choices_of(suggestion, known, sitting.recent),
+        }
+        for suggestion, item in pairs
+        if item is not None
+    ]
+    return {"rows": rows, "suggestions": [suggestion for suggestion, _ in pairs]}
+
+
+def choices_of(suggestion: LabelSuggestion, known: CollectionLabels, recent: list[Any]) -> list[Choice]:
+    """Return the numbered choices: predicted labels first, then recent and frequent ones; or all in a fixed order."""
+    chances = dict(suggestion.labels)
+    labels = known.fixed or list(dict.fromkeys([*chances, *recent, *known.labels]))[:MAX_CHOICES]
+    best = max(chances.values(), default=0)
+    if known.fixed and chances:
+        chances = {label: chances.get(label, 0.0) for label in known.fixed}
+    return [
+        Choice(
+            label,
+            json.dumps(label),
+            chances.get(label),
+            chances.get(label, 0) >= (LIKELY_CHANCE if not known.single else max(LIKELY_CHANCE, best)),
+        )
+        for label in labels
+    ]
+
+
+def item_text(item: Item, field: str | None) -> str | None:
+    """Return the text of an item, cut to a bounded length; None if it has none."""
+    metadata = item.metadata or {}
+    texts = (metadata.get(name) for name in (field, TEXT_FIELD) if name is not None)
+    text = next((text for text in texts if isinstance(text, str)), None)
+    if text is None:
+        return None
+    return text if len(text) <= MAX_TEXT_LENGTH else text[:MAX_TEXT_LENGTH].rstrip() + "…"
+
+
+def learn_answers(collection: Collection, start: int | None, ids: list[Id]) -> tuple[int, list[float]]:
+    """Learn what waits; return the version, and what the model had gained since the version of the start for these.
+
+    Their labels are not learnt yet, so what is measured was learnt from other items: by how much the nDCG of their
+    first ten hits is higher now than by the version of the start.
+    """
+    gains: list[float] = []
+    with suppress(StillhashError):  # too few items have labels, or the first version is no longer kept
+        if start is not None and ids and start != collection.stats()["version"]:
+            comparison = collection.compare_versions(start, ids=ids)
+            gains = [query.ndcg[1] - query.ndcg[0] for query in comparison.queries]
+    return collection.flush(), gains
+
+
+def sitting_progress(collection: Collection, sitting: Sitting) -> ViewModel:
+    """Return how a sitting goes: counts, the rate, and the gain since it began."""
+    return {
+        **sitting_counts(sitting),
+        "total": collection.count(HAS_LABELS),
+        "items": collection.count(),
+        "unlearnt": len(sitting.unlearnt),
+        **gain_texts(sitting.gains),
+    }
+
+
+def gain_texts(gains: list[float]) -> ViewModel:
+    """Say how much better the first page has become since a sitting began, and on what that is measured."""
+    if len(gains) < LEARN_ANSWERS:
+        return {"gain_text": "\u2013", "explained": "Measured on your answers, from the twentieth on."}
+    mean, error = statistics.fmean(gains), statistics.stdev(gains) / len(gains) ** 0.5
+    return {
+        "gain_text": f"{mean:+.3f}".replace("-", "\u2212"),
+        "explained": f"nDCG@10, \u00b1{error:.3f}, of {len(gains)} answers, each before it was learnt",
+    }
+
+
+def sitting_counts(sitting: Sitting) -> ViewModel:
+    """Return what a sitting has counted."""
+    return {
+        "labelled": sitting.count("labelled"),
+        "rejected": sitting.count("rejected"),
+        "skipped": sitting.count("skipped"),
+        "rate": sitting.rate,
+        "right": sitting.first_right,
+    }
+
+
+# ---- routes ----
 
 ITEMS_AHEAD = 10
 MAX_ANSWER_LABELS = 50
@@ -45,7 +190,7 @@ async def teach(request: Request, executor: ExecutorParam, sitting: str = "", on
     batch = await _batch(request, executor, own)
     if own.start_version is None:
         own.start_version = await executor.read(lambda c: int(c.stats()["version"]))
-    figures = await executor.read(lambda c: teach_items.progress(c, own), "slow")
+    figures = await executor.read(lambda c: sitting_progress(c, own), "slow")
     single = batch["known"].single if one == "" else one == "1"
     context: ViewModel = {"allowed": True, "token": sitting, "single": single, "figures": figures}
     response = render(request, "teach.html", executor, **context, **batch)
@@ -63,8 +208,8 @@ async def _batch(request: Request, executor: CollectionExecutor, sitting: Sittin
     hidden = app_state(request).sittings.hidden(executor.name, sitting)
 
     def read(collection: Collection) -> ViewModel:
-        known = teach_items.known_labels(collection)
-        return {"known": known, **teach_items.next_items(collection, known, sitting, hidden, ITEMS_AHEAD)}
+        known = known_labels(collection)
+        return {"known": known, **next_items(collection, known, sitting, hidden, ITEMS_AHEAD)}
 
     batch = await executor.read(read, "slow")
     sitting.show(batch["suggestions"])
@@ -75,7 +220,7 @@ async def _batch(request: Request, executor: CollectionExecutor, sitting: Sittin
 async def progress(request: Request, executor: ExecutorParam, sitting: str) -> Response:
     """Return how a sitting goes."""
     own = _sitting(request, sitting)
-    return JSONResponse(await executor.read(lambda c: teach_items.progress(c, own), "slow"), headers=NO_STORE)
+    return JSONResponse(await executor.read(lambda c: sitting_progress(c, own), "slow"), headers=NO_STORE)
 
 
 @write_router.post("/c/{name}/teach/learn")
@@ -84,7 +229,7 @@ async def learn(request: Request, executor: ExecutorParam) -> Response:
     form = await read_form(request)
     own = _sitting(request, form_text(form, "sitting"))
     version = await _learn(executor, own)
-    return _reply(request, executor, form, {"version": version, **teach_items.sitting_counts(own)})
+    return _reply(request, executor, form, {"version": version, **sitting_counts(own)})
 
 
 @write_router.post("/c/{name}/teach/answer")
@@ -116,12 +261,12 @@ async def answer(request: Request, executor: ExecutorParam) -> Response:
         own.decide(item.id, "rejected" if verb == "reject" else "skipped")
         if verb == "reject":
             sittings.reject(executor.name, item.id)
-    return _reply(request, executor, form, {"added": changed, "learnt": flush, **teach_items.sitting_counts(own)})
+    return _reply(request, executor, form, {"added": changed, "learnt": flush, **sitting_counts(own)})
 
 
 async def _learn(executor: CollectionExecutor, sitting: Sitting) -> int:
     """Learn the answers that wait, after what they show of the gain is measured; return the version."""
-    work = partial(teach_items.learn_answers, start=sitting.start_version, ids=list(sitting.unlearnt))
+    work = partial(learn_answers, start=sitting.start_version, ids=list(sitting.unlearnt))
     version, gains = await executor.write(work)
     sitting.learn(gains)
     return version

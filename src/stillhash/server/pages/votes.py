@@ -11,12 +11,10 @@ from stillhash.collection import Collection, Item, VoteEntry
 from stillhash.errors import InvalidInput, NotFound
 from stillhash.server.auth import ANONYMOUS, Key
 from stillhash.server.dependencies import ExecutorParam, app_state
-from stillhash.server.pages import view_models
-from stillhash.server.pages.cards import ViewModel
+from stillhash.server.page_state import VotedQuery, query_key
+from stillhash.server.pages.cards import Ranks, ViewModel, compare, rank_by_name, search_hits
 from stillhash.server.pages.queries import PageOptions, PageQuery, find_item, page_address, read_query
 from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render, templates
-from stillhash.server.pages.view_models import Ranks
-from stillhash.server.query_cache import VotedQuery, query_key
 
 PAGE_SOURCE = "page"  # of the votes of visitors without a key
 MAX_QUERY_VOTES = 1000  # of a visitor on one query, that a page marks
@@ -96,21 +94,17 @@ async def thumb(request: Request, executor: ExecutorParam) -> Response:
         raise InvalidInput(f"up: expected one of {', '.join(CASTS)}, got {cast[:40]!r}")
 
     def learn(collection: Collection) -> tuple[Ranks, Item, str, int]:
-        previous, item = view_models.search(collection, query, options), find_item(collection, name)
+        previous, item = search_hits(collection, query, options), find_item(collection, name)
         before = own_votes(collection, query, source).get(json.dumps(item.id))
         version = collection.feedback(vector, item.id, CASTS[cast], source=source)
         undo = "none" if before is None else "1" if before else "0"
-        return view_models.rank_by_name(previous), item, undo, version
+        return rank_by_name(previous), item, undo, version
 
     previous, item, undo, version = await executor.write(learn)
     voted = VotedQuery(query.params, query.title)
     app_state(request).query_cache.add_voted(executor.name, query_key(vector), voted)
 
-    def compare(collection: Collection) -> ViewModel:
-        votes = own_votes(collection, query, source)
-        return view_models.compare(collection, query, options, votes, previous)
-
-    results = await executor.read(compare)
+    results = await executor.read(lambda c: compare(c, query, options, own_votes(c, query, source), previous))
     outcome = _outcome(results, previous, (item, cast, undo, version))
     context: ViewModel = {"query": query, "options": options, "results": results, "outcome": outcome}
     return render(request, "results.html", executor, **context)
@@ -119,7 +113,7 @@ async def thumb(request: Request, executor: ExecutorParam) -> Response:
 def _outcome(results: ViewModel, previous: Ranks, vote: tuple[Item, str, str, int]) -> VoteOutcome:
     """Return what a vote has changed on a page that had these ranks before."""
     item, cast, undo, version = vote
-    name, ranks = json.dumps(item.id), view_models.rank_by_name(results["now"]["answer"])
+    name, ranks = json.dumps(item.id), rank_by_name(results["now"]["answer"])
     cards = [card["name"] for card in results["now"]["cards"]]
     known = range(1, len(cards) + 1) if not cards else range(ranks[cards[0]], ranks[cards[-1]] + 1)
     new_hits = sum(other != name and previous.get(other) not in known for other in cards)

@@ -1,18 +1,110 @@
-"""Connections with limits: how many there are, and how long each may take to send a request or to take an answer.
-
-uvicorn has a timeout for idle connections only. Without these, clients that send half a request, or do not read their
-answer, would keep file handles and memory for as long as they like.
-"""
+"""Limits: the memory of requests in flight, requests a second of a client, and connections."""
 
 import asyncio
+import time
+from collections import Counter
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from stillhash.errors import Busy, InvalidInput
+from stillhash.errors import Busy, InvalidInput, TooMany
 from stillhash.platform import SYSTEM
 from stillhash.server.responses import error_response
 from stillhash.server.settings import Settings
+
+# ---- memory ----
+#
+# What a request holds is reserved as it arrives, and released when its answer is sent. Small requests are not counted,
+# so that they are served while large ones are refused; the cap on connections bounds them.
+
+SMALL_BYTES = 1 << 18  # that a request may hold uncounted
+BODY_COPIES = 3  # a body as it came, as text, and as numbers
+CLIENT_SHARE = 2  # one client may hold 1/2 of the budget
+
+
+class MemoryBudget:
+    """Bytes that requests hold, in all and by client. Only the event loop uses it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.used = limit, 0
+        self._by_client: Counter[str] = Counter()
+
+    def check(self, client: str, size: int) -> None:
+        """Raise Busy if so many bytes more of a client are beyond the budget, or beyond its share."""
+        if self.used + size > self.limit or self._by_client[client] + size > self.limit // CLIENT_SHARE:
+            held = f"requests in flight hold {self.used >> 20} of {self.limit >> 20} MiB"
+            raise Busy(f"memory: {held}, and this one needs {size >> 20} more. Try again in a moment, or request less")
+
+    def count(self, client: str, size: int) -> None:
+        """Count more bytes of a client; fewer, if negative."""
+        self.used += size
+        self._by_client[client] += size
+        if not self._by_client[client]:
+            del self._by_client[client]
+
+
+class RequestMemory:
+    """What one request holds of the budget."""
+
+    def __init__(self, budget: MemoryBudget, client: str) -> None:
+        self.budget, self.client = budget, client
+        self.held = self._counted = 0
+
+    def hold(self, size: int) -> None:
+        """Hold more bytes; Busy if they are beyond the budget."""
+        if self.held + size > SMALL_BYTES:
+            self.budget.check(self.client, self.held + size - self._counted)
+        self._hold(self.held + size)
+
+    def hold_answer(self, size: int) -> None:
+        """Hold an answer of this size, which is there already and is not refused."""
+        self._hold(max(self.held, size))
+
+    def release(self) -> None:
+        """Give everything back."""
+        self._hold(0)
+
+    def _hold(self, size: int) -> None:
+        self.held, counted = size, size if size > SMALL_BYTES else 0
+        if counted != self._counted:
+            self.budget.count(self.client, counted - self._counted)
+            self._counted = counted
+
+
+# ---- requests a second ----
+
+MAX_CLIENTS = 10_000  # remembered; the least recently seen is forgotten first
+
+
+class RateLimiter:
+    """Token bucket per client: `per_second` requests a second with bursts of twice as many; 0 is no limit."""
+
+    def __init__(self, per_second: float) -> None:
+        self.per_second, self.burst = per_second, max(1.0, 2 * per_second)
+        self._buckets: dict[str, tuple[float, float]] = {}  # client -> tokens, time of the last request
+
+    def __len__(self) -> int:
+        """Return the number of clients that are remembered."""
+        return len(self._buckets)
+
+    def take(self, client: str, now: float | None = None) -> None:
+        """Take one token; TooMany if none is left."""
+        if not self.per_second:
+            return
+        now = time.monotonic() if now is None else now
+        tokens, last = self._buckets.pop(client, (self.burst, now))
+        tokens = min(self.burst, tokens + (now - last) * self.per_second)
+        self._buckets[client] = max(0.0, tokens - 1) if tokens >= 1 else tokens, now
+        if len(self._buckets) > MAX_CLIENTS:
+            del self._buckets[next(iter(self._buckets))]
+        if tokens < 1:
+            raise TooMany(f"rate limit: expected at most {self.per_second:g} requests a second. Try again in a moment")
+
+
+# ---- connections ----
+#
+# uvicorn has a timeout for idle connections only. Without these, clients that send half a request, or do not read their
+# answer, would keep file handles and memory for as long as they like.
 
 MAX_HEADER_BYTES = 1 << 16  # of a request, before its body
 MAX_OPEN_FILES = 1 << 16  # that the limit of this process is raised to
