@@ -279,7 +279,7 @@ def test_other_hash_functions_are_refused(template: Path, tmp_path: Path) -> Non
 
 def test_a_learner_of_another_collection_is_refused(template: Path, tmp_path: Path) -> None:
     path = copied(template, tmp_path / "c")
-    hasher = stillhash.METHODS["tally"](bits=BITS, random_state=1, rescore_bits=2).fit(*some_rows(300, seed=1)[:2])
+    hasher = stillhash.METHODS["tally"](bits=BITS, random_state=1, rescore_bits=4).fit(*some_rows(300, seed=1)[:2])
     (learner,) = (path / "learner").glob("*.safetensors")
     write_sealed(learner, [hasher.state()])
     with stillhash.open(path) as collection:
