@@ -91,6 +91,7 @@ def test_damage_is_reported_by_verify_and_by_its_code(tmp_path: Path, run_main: 
     assert code == 5 and json.loads(out)["problems"]
 
 
+@pytest.mark.medium
 def test_a_missing_package_names_the_extra(films: Path) -> None:
     assert "stillhash[server]" in check(6, "serve", films, before="import sys; sys.modules['fastapi'] = None")
 

@@ -78,6 +78,7 @@ def test_examples_fit_80_columns_with_rich(place: tuple[str, ...], command: Any)
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.medium
 def test_examples_fit_80_columns_without_rich() -> None:
     if not hasattr(typer.core, "HAS_RICH"):
         pytest.skip("this version of typer always uses rich")

@@ -129,6 +129,7 @@ def test_wrong_sources_are_refused(tmp_path: Path) -> None:
     assert code == 2 and "made from vectors" in err
 
 
+@pytest.mark.medium
 def test_texts_need_no_library_of_images(notes: Path, tmp_path: Path) -> None:
     without = "import sys; sys.modules['PIL'] = None; sys.modules['tokenizers'] = None"
     done = run_process("index", notes, tmp_path / "c", "--json", before=without)

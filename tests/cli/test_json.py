@@ -129,6 +129,7 @@ def test_json_has_no_nan() -> None:
     assert dump_json({"a": 1.5}) == '{"a": 1.5}'
 
 
+@pytest.mark.medium
 def test_progress_is_only_on_a_terminal(tmp_path: Path, run_main: RunMain) -> None:
     (tmp_path / "rows.jsonl").write_text("".join(map(row, range(320))))
     code, _, err = run_main("import", tmp_path / "rows.jsonl", tmp_path / "films", "--json")

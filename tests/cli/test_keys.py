@@ -66,6 +66,7 @@ def test_invalid_commands_change_nothing(tmp_path: Path, command: tuple[str, ...
     assert sorted(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.medium
 def test_plain_keys_of_a_file_are_refused_by_the_server(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("read zLw0Q5m1Jx2kTn8v\n")

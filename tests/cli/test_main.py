@@ -81,6 +81,7 @@ def test_the_demo_runs_from_the_command_line(tmp_path: Path) -> None:
     assert (tmp_path / "stillhash-demo.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.medium
 def test_our_errors_are_one_line_with_their_exit_code(tmp_path: Path) -> None:
     done = stillhash("demo", "--no-serve", "--scenes", "2000", "--plot", str(tmp_path / "no" / "such.png"))
     assert done.returncode == 2 and "InvalidInput" in done.stderr and "Traceback" not in done.stderr

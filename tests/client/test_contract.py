@@ -49,6 +49,7 @@ def test_both_clients_have_the_same_verbs() -> None:
         assert not inspect.iscoroutinefunction(getattr(Client, name)), name
 
 
+@pytest.mark.medium
 def test_verbs_have_the_arguments_of_a_collection() -> None:
     for name in public_names(Client) - CLIENT_ONLY.keys() - {"snapshot"}:  # which has no path
         ours, theirs = (dict(inspect.signature(getattr(kind, name)).parameters) for kind in (Client, Collection))

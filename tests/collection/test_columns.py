@@ -83,6 +83,7 @@ def numbers_of(data: Any) -> list[float]:
     return [data] if type(data) in (int, float) else []
 
 
+@pytest.mark.medium
 @settings(max_examples=100)
 @given(
     st.lists(TEXTS | NUMBERS, max_size=12), st.lists(TEXTS | NUMBERS | st.none(), min_size=5, max_size=30), st.data()
