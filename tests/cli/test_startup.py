@@ -39,6 +39,7 @@ def test_version() -> None:
     assert not modules & {*LARGE, "rich", "typer"}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("place", [(), ("serve",), ("keys",)])
 def test_help_imports_no_library(place: tuple[str, ...]) -> None:
     out, modules = imported(*place, "--help")

@@ -397,6 +397,7 @@ def test_every_method_can_be_searched_before_the_first_label(tmp_path: Path, met
             assert (answer.hits, answer.ranking) == (by_hamming.hits, "Hamming distance")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("method", [name for name, known in METHODS.items() if known.fixed_codes])
 def test_every_method_with_fixed_codes_works(tmp_path: Path, method: str) -> None:
     collection, twin = begin(tmp_path / "c", method=method)

@@ -132,6 +132,7 @@ def test_seal_registers_all_segments_or_none(tmp_path: Path, monkeypatch: pytest
     agree(collection, twin, QUERIES[0], 500)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("options", "files_of_each"),
     [({}, 3), ({"keep_features": True}, 4), ({"filter_fields": ["odd"], "rescore_bits": 0}, 2)],

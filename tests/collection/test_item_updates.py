@@ -97,6 +97,7 @@ def test_metadata_is_updated_in_sealed_and_unsealed_rows(pair: tuple[Collection,
     check(collection, model)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("at_once", [7, 16_384])
 @pytest.mark.parametrize("where", [{"odd": True}, {"labels": "a", "n": {"$lt": 100}}, {"n": -1}, "all"])
 def test_verbs_change_what_meets_a_condition(
@@ -224,6 +225,7 @@ def test_rows_that_change_often_do_not_fill_memory(
     check(collection, model)
 
 
+@pytest.mark.medium
 def test_a_reader_process_sees_updates(template: Path, tmp_path: Path) -> None:
     path = copied(template, tmp_path / "c")
     code = f"""

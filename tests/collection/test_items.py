@@ -58,6 +58,7 @@ def test_items_is_lazy_and_sees_later_commits(tmp_path: Path) -> None:
     assert first + [item.id for item in items] == [r for r in range(30) if r != 15] + [100]
 
 
+@pytest.mark.medium
 def test_no_item_is_returned_twice_or_skipped_while_another_thread_writes(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 320)
     done = threading.Event()

@@ -182,6 +182,7 @@ def precision(photos: stillhash.Collection, queries: np.ndarray, labels: list[li
 # ---- exact repeats ----
 
 
+@pytest.mark.medium
 def test_every_item_is_found_first_by_its_own_features(tmp_path: Path) -> None:
     """Its code holds its labels, so without its digest hardly any labelled item would be."""
     collection, twin = begin(tmp_path / "c")

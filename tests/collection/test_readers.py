@@ -101,6 +101,7 @@ def test_another_process_sees_each_commit(tmp_path: Path) -> None:
             assert request(reader) == state(collection)
 
 
+@pytest.mark.medium
 def test_one_process_writes(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 5)
     with other_process(READER, tmp_path / "c") as other:

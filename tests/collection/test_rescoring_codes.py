@@ -61,6 +61,7 @@ def put(collection: Collection, added: Added, ids: Any, seed: int) -> None:
         added[id_] = x
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_codes_are_those_of_what_was_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
     monkeypatch.setattr(CodeTable, "segment_rows", 256)

@@ -246,6 +246,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pa
     yield paths
 
 
+@pytest.mark.medium
 @pytest.mark.filterwarnings("ignore::stillhash.errors.UnknownField")
 @given(
     template=st.sampled_from(["empty", "waiting", "fitted", "fitted", "plain", "tuned", "features", "features"]),

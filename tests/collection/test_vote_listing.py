@@ -46,6 +46,7 @@ CASTS = st.tuples(
 )
 
 
+@pytest.mark.medium
 @settings(max_examples=25, deadline=None)
 @given(st.lists(CASTS, min_size=1, max_size=12))
 def test_it_lists_the_last_vote_of_each_source_on_a_hit(shared: Collection, casts: list[Cast]) -> None:

@@ -84,6 +84,7 @@ def test_a_model_in_processes(paths: list[Path], tmp_path: Path) -> None:
     assert all(same(*pair) for pair in zip(one, two, strict=True)) and one[0].features is not None
 
 
+@pytest.mark.medium
 def test_features_do_not_depend_on_thumbnails(paths: list[Path], here: list[EncodedFile]) -> None:
     bare = list(encode_files("classic", paths, workers=1, thumbnails=False))
     assert all(entry.thumbnail is None for entry in bare)

@@ -46,6 +46,7 @@ def index(folder: Path, collection: stillhash.Collection, **more: Any) -> Any:
     return index_folder(folder, collection, "classic", open_labels(folder), workers=1, **more)
 
 
+@pytest.mark.medium
 def test_a_folder_becomes_items_with_labels_and_thumbnails(folder: Path, tmp_path: Path) -> None:
     with new(tmp_path / "c") as collection:
         counts: list[int] = []
@@ -60,6 +61,7 @@ def test_a_folder_becomes_items_with_labels_and_thumbnails(folder: Path, tmp_pat
         assert picture is not None and Image.open(io.BytesIO(picture)).size == (32, 32)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seeing", [True, False])
 def test_codes_hold_the_labels_of_images(folder: Path, tmp_path: Path, seeing: bool) -> None:
     with new(tmp_path / "c", codes_see_labels=seeing) as collection:
@@ -124,6 +126,7 @@ def test_an_image_finds_itself(folder: Path, tmp_path: Path) -> None:
             encoder.image(b"no image")
 
 
+@pytest.mark.medium
 def test_only_the_collections_own_encoder_or_an_aligned_one_is_accepted(folder: Path, tmp_path: Path) -> None:
     other = f"onnx:{write_model(tmp_path / 'm.onnx', size=[16, 16])}"
     with new(tmp_path / "c") as collection:

@@ -254,6 +254,7 @@ def test_enormous_pictures_are_refused_unseen(sample: str) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", [b"zTXt", b"iTXt", b"iCCP"])
 def test_compressed_texts_are_never_opened(name: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bomb in a text or a profile: nothing reads it, and the picture is as it was."""

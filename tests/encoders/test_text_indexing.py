@@ -72,6 +72,7 @@ def test_a_second_run_takes_only_what_is_new_or_changed(tmp_path: Path) -> None:
         assert counts(index(collection, *changed, chunk=12)) == (0, 4, 0, 0)  # other chunks are other items
 
 
+@pytest.mark.medium
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lengths=st.lists(st.integers(1, 45), min_size=1, max_size=6))
 def test_no_chunk_of_an_earlier_version_is_left(lengths: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:

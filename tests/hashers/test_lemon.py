@@ -51,6 +51,7 @@ def test_no_turn_raises_the_objective(weights: dict[str, float], labels: int) ->
         old, V, B = rows, turns[-1].V, turns[-1].B
 
 
+@pytest.mark.medium
 def test_the_codes_are_those_of_the_last_turn() -> None:
     """What is left out of the last step, V R, counts for too little to turn a bit."""
     X, Y = toy(900)

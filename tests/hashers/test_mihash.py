@@ -146,6 +146,7 @@ def test_the_reservoir_holds_the_smallest_keys_of_the_stream() -> None:
     np.testing.assert_array_equal(share_label(hasher.labels_, hasher.labels_), similar)
 
 
+@pytest.mark.medium
 def test_every_row_of_the_stream_is_as_likely_in_the_reservoir() -> None:
     X, counts = toy(300, dim=4).X, np.zeros(300)
     for seed in range(40):

@@ -101,6 +101,7 @@ def check_rows(chunks: list[Chunk], size: int) -> None:
     assert metadata == [None if year is None else {"year": year} for year in YEARS]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("size", [1, 7, 23, 100])
 def test_every_table_gives_the_same_chunks(name: str, size: int) -> None:

@@ -180,6 +180,7 @@ def test_a_floor_rises_to_the_best_score_up_to_its_ceiling(case: dict[str, Any],
             assert (ids[q, count:] == -1).all()
 
 
+@pytest.mark.medium
 def test_selective_queries_of_many_tiles_equal_all_others(lanes: str) -> None:
     """Long answers, whose floors are estimated from a sample, beside queries that only near matches reach."""
     rng = np.random.default_rng(8)

@@ -104,6 +104,7 @@ def test_rows_of_other_lengths_are_refused(server: LiveServer) -> None:
     assert reply.status == 422 and "codes of 44 bits" in reply.json["message"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("new_client", CLIENTS, ids=["blocking", "async"])
 def test_clients_take_codes(server: LiveServer, local: Collection, new_client: Any) -> None:
     with new_client(server.url) as client:

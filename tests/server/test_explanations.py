@@ -58,6 +58,7 @@ def why_text(server: LiveServer, like: int, hit: int, **options: str) -> str:
     return " ".join(html.unescape(re.sub("<[^>]+>", " ", reply.data.decode())).split())
 
 
+@pytest.mark.medium
 def test_labels_come_into_the_words_once_they_are_stored(tmp_path: Path) -> None:
     X, Y = toy(700, 24, 6)
     collection = stillhash.open(tmp_path / "c", 24, 64, init_rows=300, learn_rows=100)

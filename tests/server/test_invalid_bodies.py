@@ -245,6 +245,7 @@ def test_invalid_json_changes_nothing(shared: LiveServer, verb: str) -> None:
     assert snapshot(shared) == before
 
 
+@pytest.mark.medium
 def test_invalid_raw_bodies_change_nothing(shared: LiveServer) -> None:
     before = snapshot(shared)
     for verb, body in RAW_CASES:

@@ -96,6 +96,7 @@ def test_a_second_request_on_a_connection_has_a_deadline_too(serving: Callable[.
         assert read_all(connection).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("path", ["/v1/collections/c/search", "/v1/collections/c/ingest", "/c/c/upload"])
 def test_half_sent_bodies_end(serving: Callable[..., LiveServer], path: str) -> None:
     server = serving(body_seconds=0.3, header_seconds=0.5)
@@ -225,6 +226,7 @@ def test_answers_are_bounded_by_bytes(serving: Callable[..., LiveServer]) -> Non
     assert server.request("POST", f"{PATH}/search", {"query": query, "k": 3, "explain": True}).status == 200
 
 
+@pytest.mark.medium
 def test_answers_nobody_reads_are_dropped(serving: Callable[..., LiveServer], monkeypatch: pytest.MonkeyPatch) -> None:
     server, changes = serving(send_seconds=0.5), list[int]()
     count = MemoryBudget.count

@@ -261,6 +261,7 @@ def test_invalid_thumbs_are_refused(serving: Callable[..., LiveServer]) -> None:
     assert server.executor().collection.stats()["feedback"] == 0
 
 
+@pytest.mark.medium
 def test_versions_can_be_tagged(serving: Callable[..., LiveServer]) -> None:
     server = serving()
     reply = post(server, "/c/c/tag", {"version": "1", "tag": "<first>"}, hx_request="true")

@@ -139,6 +139,7 @@ def test_suggested_labels_equal_the_library(tmp_path: Path) -> None:
             failed(server.request("POST", f"{PATH}/suggest_labels", wrong), 422, "InvalidInput", next(iter(wrong)))
 
 
+@pytest.mark.medium
 def test_doubtful_labels_equal_the_library(tmp_path: Path) -> None:
     collection = create(tmp_path / "c", noisy_rows(0.2, 800))
     expected = as_json({"wrong_label_share": collection.stats()["wrong_label_share"]})
@@ -304,6 +305,7 @@ def test_single_label_needs_no_list(serving: Callable[..., LiveServer]) -> None:
     assert [item["labels"] for item in items] == [[0], [""], ["cat"], [], [], [0, 1.5]]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("line", "match"),
     [

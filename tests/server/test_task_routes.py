@@ -56,6 +56,7 @@ def test_verify_snapshot_and_export(serving: Callable[..., LiveServer], tmp_path
     assert server.request("GET", f"{PATH}/{verified['id']}/file").status == 404
 
 
+@pytest.mark.medium
 def test_compact_while_others_search_and_write(
     serving: Callable[..., LiveServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,7 @@ def write_csv() -> bytes:
     return ("f" + ",f".join(map(str, range(DIM))) + "\n" + ",".join(["1.5"] * DIM) + "\n").encode()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("name", "data", "count"),
     [
@@ -213,6 +214,7 @@ def test_forms_are_bounded(vectors: LiveServer) -> None:
     assert leftovers(vectors) == []
 
 
+@pytest.mark.medium
 def test_images_and_archives(images: LiveServer) -> None:
     files = {"cats/1.png": picture(1), "cats/2.png": picture(2), "dogs/3.png": picture(3), "broken.png": b"\x89PNG"}
     archive = zipped({f"photos/{name}": data for name, data in files.items()} | {"__MACOSX/._1.png": b"x"})
@@ -318,6 +320,7 @@ def test_a_collection_that_is_only_read(tmp_path: Path) -> None:
         assert writer.count() == 0
 
 
+@pytest.mark.medium
 def test_duplicates(serving: Callable[..., LiveServer]) -> None:
     server = serving()
     task = ended(server, server.request("POST", f"{PATH}/duplicates", {"distance": 6}))
