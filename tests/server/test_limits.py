@@ -358,6 +358,7 @@ def test_of_many_problems_one_is_described(serving: Callable[..., LiveServer]) -
     for verb, body, status in (
         ("add", {"ids": ["n"], "features": vectors, "labels": [[None] * 500_000]}, 422),
         ("add", {"ids": [1.5] * 500_000, "features": vectors}, 413),
+        ("add", {"ids": ["n"], "features": vectors, "metadata": [{"a": [[]] * 600_000}]}, 413),
         ("delete", {f"field {number}": 1 for number in range(100_000)}, 422),
     ):
         reply = server.request("POST", f"{PATH}/{verb}", body)

@@ -28,6 +28,7 @@ from stillhash.server.settings import MIN_RATE
 from stillhash.server.uploads import Upload
 
 RAW_MEDIA, NDJSON_MEDIA = "application/octet-stream", "application/x-ndjson"
+MAX_JSON_LISTS = 1 << 19  # lists and objects in a body; of millions, even empty ones, the parser would take seconds
 THREAD_BYTES = 1 << 18  # larger JSON is parsed in a thread, which gives way to other requests now and then
 NUMBER_CHARACTERS, ROW_CHARACTERS = 32, 2 << 20  # at most, in JSON: of a number, and of a row besides its features
 STREAM_CHUNK, STREAM_BYTES = 1000, 16 << 20  # rows of a stream that are stored together: how many, and how large
@@ -80,6 +81,8 @@ class RequestBody(BaseModel):
     @classmethod
     def _parse(cls, data: bytes, max_rows: int, rows: Any = None) -> Self:
         """Parse and check an object, whose raw field is `rows` if these came raw."""
+        if (lists := data.count(b"[") + data.count(b"{")) > MAX_JSON_LISTS:
+            raise TooLarge(f"body: expected at most {MAX_JSON_LISTS} lists and objects, got {lists}")
         try:
             values = from_json(data)
         except ValueError as error:
