@@ -47,7 +47,7 @@ def add(
     answer({"name": name, "role": role, "collections": names, "key": key}, as_json, key)
     if not as_json:
         note(
-            f"{name} is in {file}. The key is shown only now; the file has its hash, which a server reads when it starts."
+            f"{name} is in {file}. The key is shown only now; the file has its hash, which servers read at their start."
         )
 
 

@@ -99,7 +99,8 @@ def rank_all(ranking: Ranking, codes: Codes, stored: StoredItems | None = None) 
 
     stored: what is stored of the codes, by their numbers, where rescoring codes order the first page. Then candidates
     are the first CANDIDATES by score and the first `page.similar` by looks; those of NEAR_COSINE or more come first, by
-    their cosine, and then the other candidates by their page score.
+    their cosine, and then the other candidates by their page score. Where labels count, those by looks alone that are
+    no finalists keep their place by score.
     """
     orders = order_rows(score_all(snap(ranking.weights), codes))
     if ranking.looks is None or not len(codes):
@@ -130,10 +131,12 @@ def _rescored_order(
     by_looks = order_rows(score_all(snap(ranking.looks[[q]]), codes))[0]
     chosen = np.zeros(len(codes), bool)
     chosen[by_score[:CANDIDATES]] = chosen[by_looks[: ranking.page.similar]] = True
-    candidates = by_score[chosen[by_score]]
+    candidates = by_score[chosen[by_score]]  # so the first CANDIDATES of them are the first by score
     rescoring_codes, labels = stored.rescoring_codes(candidates), stored.labels(candidates)
     page = page_scores(ranking.page, q, codes[candidates], rescoring_codes, labels)
-    return np.concatenate([candidates[page.order()], by_score[~chosen[by_score]]])
+    order = page.order()
+    chosen[candidates[page.left_out()]] = False
+    return np.concatenate([candidates[order[~page.left_out()[order]]], by_score[~chosen[by_score]]])
 
 
 def order_rows(scores: Floats) -> NDArray[np.int64]:

@@ -124,6 +124,12 @@ class PageScores(NamedTuple):
         scores, cosines, labels, votes = self.scores[some], self.cosines[some], self.labels[some], self.votes[some]
         return PageScores(scores, cosines, labels, votes, self.tiers[some], self.strength[q])
 
+    def left_out(self) -> NDArray[np.bool_]:
+        """Return which candidates of one query are no finalists and not of the first by score: they keep their place."""
+        left_out = self.tiers == 2
+        left_out[:CANDIDATES] = False
+        return left_out
+
     def order(self) -> NDArray[np.int64]:
         """Return the places of the candidates of one query, best first."""
         return np.lexsort((-np.where(self.tiers == 0, self.cosines, self.scores), self.tiers))

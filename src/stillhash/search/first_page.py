@@ -106,9 +106,12 @@ def _rescored_page(
     near = [_nearest(some, own) for some, own in zip(every, repeats, strict=True)]
     end_ids, end_counts = _join_ends(near, liked, disliked)
     ends = Ends(_read_codes(index, end_ids), end_ids, end_counts)
+    ids = ids.copy()
+    for on_page, some in zip(ids, every, strict=True):
+        on_page[: len(some.ids)][some.page.left_out()] = -1
     later = hits.ids[:, CANDIDATES:]
     if later.size:
-        later = np.stack([np.where(np.isin(row, some.ids), -1, row) for row, some in zip(later, every, strict=True)])
+        later = np.stack([np.where(np.isin(row, on_page), -1, row) for row, on_page in zip(later, ids, strict=True)])
         ids = np.concatenate([ids, later], axis=1)
         scores = np.concatenate([scores, hits.scores[:, CANDIDATES:]], axis=1)
     arranged = kernels.arrange_page((scores, ids), page.scores, grid, ends, k, page.tiers)
