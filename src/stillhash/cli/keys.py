@@ -46,7 +46,7 @@ def add(
     key = optional_module("server", "server").add_key(file, name, role, names)
     answer({"name": name, "role": role, "collections": names, "key": key}, as_json, key)
     if not as_json:
-        note(f"{name} is in {file}. The key is shown only now; the file has its hash. Servers read it when they start.")
+        note(f"{name} is in {file}. The key is shown only now; servers read its hash when they start.")
 
 
 @app.command(name="list")
