@@ -125,7 +125,7 @@ class PageScores(NamedTuple):
         return PageScores(scores, cosines, labels, votes, self.tiers[some], self.strength[q])
 
     def left_out(self) -> NDArray[np.bool_]:
-        """Return which candidates of one query are no finalists and not of the first by score: they keep their place."""
+        """Return which candidates of one query are neither finalists nor of the first by score."""
         left_out = self.tiers == 2
         left_out[:CANDIDATES] = False
         return left_out
