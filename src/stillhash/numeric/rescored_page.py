@@ -126,7 +126,7 @@ class PageScores(NamedTuple):
 
     def left_out(self) -> NDArray[np.bool_]:
         """Return which candidates of one query are neither finalists nor of the first by score."""
-        left_out = self.tiers == 2
+        left_out: NDArray[np.bool_] = self.tiers == 2
         left_out[:CANDIDATES] = False
         return left_out
 
