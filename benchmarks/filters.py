@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 import stillhash
 from benchmarks.fixtures import COLLECTION_FIT_ROWS, random_features
 from benchmarks.timing import CODE_BITS, TOP_K, Contender, Figures, Sections, interleaved, temporary_folder
-from stillhash.collection.bulk_load import bulk_load
-from stillhash.collection.filters import compile_filter
+from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.storage.segments import SEGMENT_ROWS, CodedRows, Segment, read_segment, write_segment
 from stillhash.collection.storage.store import Store
+from stillhash.collection.transfer.bulk_load import bulk_load
 from stillhash.collection.validation import ItemRows
 from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.hashers import Tally

@@ -11,7 +11,7 @@ from benchmarks import filters
 from benchmarks.fixtures import COLLECTION_FIT_ROWS, random_features
 from benchmarks.timing import CODE_BITS
 from stillhash import Tally
-from stillhash.collection.bulk_load import bulk_load
+from stillhash.collection.transfer.bulk_load import bulk_load
 from stillhash.errors import InvalidInput
 from tests.benchmarks.command import printed, run_bench
 

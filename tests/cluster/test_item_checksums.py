@@ -20,7 +20,7 @@ from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.shard import Shard
 from stillhash.cluster.shard_items import open_partition
 from stillhash.cluster.storage import Storage
-from stillhash.collection.filters import compile_filter
+from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.storage.segments import read_segment
 from stillhash.errors import BadState
 from stillhash.files.checksums import file_checksum

@@ -19,8 +19,8 @@ from stillhash.cluster import partition as partition_module
 from stillhash.cluster.items_file import ItemsFile, write_items
 from stillhash.cluster.partition import ItemPartition, LivePartition, Patch, beside, merge_partitions, write_partition
 from stillhash.cluster.shard_items import ShardItems
-from stillhash.collection import column_use
-from stillhash.collection.filters import Condition, compile_filter
+from stillhash.collection.filters import column_use
+from stillhash.collection.filters.language import Condition, compile_filter
 from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment
 from stillhash.errors import BadState, InvalidInput, StoreFailed, TooLarge
 from stillhash.numeric.feature_digests import feature_digests

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import stillhash
-from stillhash.collection.encoder_alignment import EncoderIdentity
+from stillhash.collection.learning.encoder_alignment import EncoderIdentity
 from stillhash.collection.storage.schema import RESCORING_FORMAT
 from tests.collection.fixtures import DIM, begin, some_rows
 from tests.support.toys import toy

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import stillhash
-from stillhash.collection.encoder_alignment import EncoderIdentity
-from stillhash.collection.stored_models import fingerprint
+from stillhash.collection.learning.encoder_alignment import EncoderIdentity
+from stillhash.collection.learning.stored_models import fingerprint
 from stillhash.errors import StillhashError
 from stillhash.files.checksums import pack_file_checksums
 from stillhash.files.sealed_files import content_size, write_sealed

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from stillhash import Answer, Collection, load
-from stillhash.collection.feedback import correct
+from stillhash.collection.learning.feedback import correct
+from stillhash.collection.learning.trainer import step_rows
 from stillhash.collection.storage.votes import StoredVote
-from stillhash.collection.trainer import step_rows
 from stillhash.hashers import METHODS, Hasher, Model, Tally
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap

@@ -16,7 +16,7 @@ import pytest
 
 import stillhash
 from stillhash import AuditEntry, Collection, acting_as
-from stillhash.collection.encoder_alignment import EncoderIdentity
+from stillhash.collection.learning.encoder_alignment import EncoderIdentity
 from stillhash.collection.storage.audit import MAX_ENTRIES, MAX_IDS_LENGTH
 from stillhash.collection.storage.schema import count_rows
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted, StillhashError, StoreFailed, WrongType

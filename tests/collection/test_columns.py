@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stillhash.collection.filter_matching import NotInColumns, column_tree
-from stillhash.collection.filter_tree import compared_fields, count_joins
-from stillhash.collection.filters import compile_filter
-from stillhash.collection.row_groups import RowGroup
+from stillhash.collection.filters.language import compile_filter
+from stillhash.collection.filters.matching import NotInColumns, column_tree
+from stillhash.collection.filters.row_groups import RowGroup
+from stillhash.collection.filters.tree import compared_fields, count_joins
 from stillhash.collection.storage import column_builder
 from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS, TableBuilder
 from stillhash.collection.storage.columns import DictionaryColumn, NumberColumn, column_bytes

@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash import METHODS, Collection
-from stillhash.collection.bulk_load import bulk_load
 from stillhash.collection.storage.codes import CodeTable
 from stillhash.collection.storage.connections import stored_format
 from stillhash.collection.storage.schema import COMPACTED_FORMAT, STORE_FORMAT
 from stillhash.collection.storage.segment_writer import SegmentWriter
 from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment
+from stillhash.collection.transfer.bulk_load import bulk_load
 from stillhash.collection.validation import ItemRows
 from stillhash.errors import BadState, Conflict
 from tests.collection.compaction_process import POINTS, SEGMENT_ROWS

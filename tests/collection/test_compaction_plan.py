@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stillhash.collection.maintenance.compaction_plan import SegmentGroup, SegmentState, group_segments
 from stillhash.collection.storage.codes import SegmentRecord
-from stillhash.collection.storage.compaction_plan import SegmentGroup, SegmentState, group_segments
 from stillhash.collection.storage.segments import CodedRows, even_rows
 
 MOST = 100

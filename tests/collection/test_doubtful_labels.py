@@ -12,8 +12,8 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection import doubtful_labels
-from stillhash.collection.doubtful_labels import estimate_wrong_labels, rising_ratios
+from stillhash.collection.learning import doubtful_labels
+from stillhash.collection.learning.doubtful_labels import estimate_wrong_labels, rising_ratios
 from stillhash.collection.storage import doubtful_labels as storage
 from stillhash.collection.storage.schema import set_meta
 from stillhash.errors import BadState, InvalidInput, WrongType

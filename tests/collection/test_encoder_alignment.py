@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stillhash
-from stillhash.collection.encoder_alignment import EncoderIdentity
+from stillhash.collection.learning.encoder_alignment import EncoderIdentity
 from stillhash.errors import Conflict, InvalidInput
 from tests.support.toys import toy
 

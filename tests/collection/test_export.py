@@ -12,7 +12,7 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.storage import exported_items
+from stillhash.collection.transfer import exported_items
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.io.columns import CODE_NAME
 from tests.collection.fixtures import BITS, DIM, begin, some_rows

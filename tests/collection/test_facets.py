@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection import facet_counts, filter_columns, row_groups
-from stillhash.collection.facets import Facet, Facets, FacetValue
+from stillhash.collection.filters import columns as filter_columns
+from stillhash.collection.filters import facet_counts, row_groups
+from stillhash.collection.filters.facets import Facet, Facets, FacetValue
 from stillhash.collection.storage import column_files
 from stillhash.errors import InvalidInput, WrongType
 from tests.collection.fixtures import DIM, begin, some_rows

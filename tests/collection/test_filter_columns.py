@@ -12,8 +12,9 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection import column_use, filter_columns, row_groups
-from stillhash.collection.filters import compile_filter
+from stillhash.collection.filters import column_use, row_groups
+from stillhash.collection.filters import columns as filter_columns
+from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.storage import column_files
 from stillhash.collection.storage.column_files import ColumnFile
 from stillhash.collection.validation import check_metadata

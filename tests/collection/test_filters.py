@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stillhash.collection.filter_tree import (
+from stillhash.collection.filters.language import compile_filter
+from stillhash.collection.filters.tree import (
     MAX_FILTER_CONDITIONS,
     MAX_FILTER_DEPTH,
     MAX_FILTER_PARTS,
     count_parts,
 )
-from stillhash.collection.filters import compile_filter
 from stillhash.collection.storage import item_contents
 from stillhash.collection.validation import check_label_lists, check_metadata
 from stillhash.errors import InvalidInput, TooLarge

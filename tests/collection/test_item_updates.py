@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection import filter_columns
+from stillhash.collection.filters import columns as filter_columns
 from stillhash.collection.update_validation import merge_metadata
 from stillhash.collection.validation import MAX_METADATA_BYTES, json_text
 from stillhash.errors import InvalidInput, WrongType

@@ -9,8 +9,8 @@ import pytest
 
 import stillhash
 from stillhash import Collection, LabelSuggestion
-from stillhash.collection import label_suggestions
-from stillhash.collection.label_suggestions import draw_rows, label_worth
+from stillhash.collection.learning import label_suggestions
+from stillhash.collection.learning.label_suggestions import draw_rows, label_worth
 from stillhash.errors import InvalidInput, WrongType
 from tests.support.toys import toy
 

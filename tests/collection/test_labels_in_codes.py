@@ -11,9 +11,9 @@ import pytest
 import stillhash
 from stillhash import METHODS
 from stillhash.collection import stored_features
+from stillhash.collection.learning.stored_models import load_functions
+from stillhash.collection.learning.trainer import Trainer
 from stillhash.collection.storage.store import Store
-from stillhash.collection.stored_models import load_functions
-from stillhash.collection.trainer import Trainer
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.hashers import Hasher, LinearHasher
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN, begin, some_rows

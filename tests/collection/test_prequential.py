@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 import stillhash
-from stillhash.collection.prequential import MAX_CURVE_POINTS, PREQUENTIAL_QUERIES, Chunk, evaluate_chunk, thinned
-from stillhash.collection.trainer import MAX_STEPS, MIN_STEP_ROWS, step_rows
+from stillhash.collection.learning.prequential import (
+    MAX_CURVE_POINTS,
+    PREQUENTIAL_QUERIES,
+    Chunk,
+    evaluate_chunk,
+    thinned,
+)
+from stillhash.collection.learning.trainer import MAX_STEPS, MIN_STEP_ROWS, step_rows
 from stillhash.collection.validation import check_rows
 from stillhash.experiments.scenes import make_scenes
 from stillhash.hashers import METHODS

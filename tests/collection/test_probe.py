@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash import Collection, Item
-from stillhash.collection.probe import MIN_LABEL_QUERIES, ProbeQuality, choose_probe, choose_rows, hash_numbers
+from stillhash.collection.learning.probe import MIN_LABEL_QUERIES, ProbeQuality, choose_probe, choose_rows, hash_numbers
 from stillhash.errors import Conflict, InvalidInput, NotFitted
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.ranking import rank_all

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from stillhash import Collection
-from stillhash.collection.filters import compile_filter
+from stillhash.collection.filters.language import compile_filter
 from tests.collection.fixtures import begin, some_rows
 
 WAIT = 60.0  # seconds until a search that waits is a failure

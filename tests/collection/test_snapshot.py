@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.encoder_alignment import EncoderIdentity
+from stillhash.collection.learning.encoder_alignment import EncoderIdentity
 from stillhash.errors import Conflict, StoreFailed
 from tests.collection.fixtures import DIM, begin, copied, some_rows
 from tests.collection.golden import PICTURE

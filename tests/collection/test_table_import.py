@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stillhash
-from stillhash.collection.table_import import ImportProgress
+from stillhash.collection.transfer.table_import import ImportProgress
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.io import ColumnNames
 from tests.support.toys import toy

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash import Collection, Vote
-from stillhash.collection.votes import examination_weight
+from stillhash.collection.learning.votes import examination_weight
 from stillhash.errors import Conflict, InvalidInput, WrongType
 from tests.collection.fixtures import BITS, DIM, INIT, begin, some_rows
 from tests.support.toys import toy

@@ -33,7 +33,7 @@ from stillhash.cli.output import AsJson, answer, count_of, note, progress_bar
 from stillhash.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from stillhash.collection.table_import import ImportProgress
+    from stillhash.collection.transfer.table_import import ImportProgress
     from stillhash.io import ColumnNames
 
 app = Typer()

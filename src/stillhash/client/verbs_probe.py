@@ -3,7 +3,7 @@
 from typing import Any
 
 from stillhash.client.requests import CollectionRequests
-from stillhash.collection.probe import (
+from stillhash.collection.learning.probe import (
     PROBE_ITEMS,
     PROBE_QUERIES,
     LabelQuality,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from stillhash.cluster import jobs
 from stillhash.cluster.jobs import PartItems, ProgressCallback, fingerprint
 from stillhash.cluster.sources import SourcePart, SourcePaths, SourceRows, find_source, read_part_rows
-from stillhash.collection.encoder_alignment import identify
+from stillhash.collection.learning.encoder_alignment import identify
 from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.validation import check_ids, check_path
 from stillhash.encoders import open_encoder

@@ -17,10 +17,10 @@ from stillhash.cluster.reader import ClusterReader
 from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.shard import StaleNumber
 from stillhash.cluster.storage import Storage
-from stillhash.collection.filters import compile_filter
+from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.input_rows import input_rows
 from stillhash.collection.item_getter import ItemGetter
-from stillhash.collection.prequential import load_history
+from stillhash.collection.learning.prequential import load_history
 from stillhash.collection.search_reader import SearchReader
 from stillhash.collection.storage.lexical import lexical_field
 from stillhash.collection.types import Filter, Id, Item, ItemIds

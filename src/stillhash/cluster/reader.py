@@ -22,7 +22,7 @@ from stillhash.cluster.messages import Message
 from stillhash.cluster.requests import SearchRequest
 from stillhash.cluster.shard import StaleNumber
 from stillhash.cluster.storage import Storage
-from stillhash.collection.filters import Condition, compile_filter
+from stillhash.collection.filters.language import Condition, compile_filter
 from stillhash.errors import InvalidInput, StillhashError, Unreachable
 from stillhash.numeric import validation
 from stillhash.numeric.codes import width

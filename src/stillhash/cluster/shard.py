@@ -22,7 +22,7 @@ from stillhash.cluster.requests import SearchRequest, group_requests, join_reque
 from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.shard_items import ShardItems, open_partition, open_patch
 from stillhash.cluster.storage import Storage
-from stillhash.collection.filters import Condition
+from stillhash.collection.filters.language import Condition
 from stillhash.collection.storage.segments import Segment
 from stillhash.errors import InvalidInput, NotFound
 from stillhash.numeric.codes import TILE, width

@@ -22,7 +22,7 @@ from stillhash.cluster.partition import (
     beside,
 )
 from stillhash.cluster.segment_cache import SegmentCache
-from stillhash.collection.filters import Condition
+from stillhash.collection.filters.language import Condition
 from stillhash.collection.storage.bitmaps import count_bits, set_rows
 from stillhash.collection.storage.item_contents import ITEM_BYTES, ItemContent, ItemRecord, read_contents
 from stillhash.collection.storage.segments import Segment

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from stillhash.collection.export import Progress, export
 from stillhash.collection.facet_reader import FacetReader
+from stillhash.collection.learning.stored_models import verify_models
+from stillhash.collection.maintenance.verification import verify_store
 from stillhash.collection.storage.share_meter import ShareMeter
 from stillhash.collection.storage.snapshot import snapshot
-from stillhash.collection.storage.verification import verify_store
-from stillhash.collection.stored_models import verify_models
+from stillhash.collection.transfer.export import Progress, export
 from stillhash.collection.types import Filter
 from stillhash.collection.validation import check_path
 from stillhash.errors import report_shortages

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.collection.learning.votes import query_bytes
 from stillhash.collection.page_ranking import RankedPage
 from stillhash.collection.search_view import ModelStore, SearchSnapshot
 from stillhash.collection.types import Answer, LabelShare
-from stillhash.collection.votes import query_bytes
 from stillhash.hashers import Model
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs

@@ -2,15 +2,11 @@
 
 from collections.abc import Iterable
 
-from stillhash.collection.facet_counts import MAX_COUNTED_LABELS
-from stillhash.collection.facets import FacetCache, Facets, build_facets, check_fields, count_values
-from stillhash.collection.filter_columns import MovedOn
-from stillhash.collection.filters import compile_filter
-from stillhash.collection.item_reader import ItemReader
-from stillhash.collection.storage.lexical import lexical_field
-from stillhash.collection.storage.schema import get_meta
-from stillhash.collection.storage.store import Store
-from stillhash.collection.suggestions import (
+from stillhash.collection.filters.columns import MovedOn
+from stillhash.collection.filters.facet_counts import MAX_COUNTED_LABELS
+from stillhash.collection.filters.facets import FacetCache, Facets, build_facets, check_fields, count_values
+from stillhash.collection.filters.language import compile_filter
+from stillhash.collection.filters.suggestions import (
     MAX_SUGGESTED,
     KnownValues,
     Suggestion,
@@ -18,6 +14,10 @@ from stillhash.collection.suggestions import (
     known_values,
     suggest,
 )
+from stillhash.collection.item_reader import ItemReader
+from stillhash.collection.storage.lexical import lexical_field
+from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter
 from stillhash.errors import report_shortages
 from stillhash.numeric.validation import check_integer

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from stillhash.collection.item_writer import ItemWriter
-from stillhash.collection.table_import import (
+from stillhash.collection.transfer.table_import import (
     ImportProgress,
     ReportImport,
     StoredRows,

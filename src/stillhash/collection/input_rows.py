@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.trainer import Trainer
+from stillhash.collection.learning.trainer import Trainer
 from stillhash.collection.validation import (
     ItemRows,
     LabelledRows,

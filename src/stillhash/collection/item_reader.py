@@ -7,10 +7,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.duplicates import check_likeness, find_duplicates, read_compared
-from stillhash.collection.filters import compile_filter
+from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.input_rows import input_rows
 from stillhash.collection.item_getter import ItemGetter
+from stillhash.collection.maintenance.duplicates import check_likeness, find_duplicates, read_compared
 from stillhash.collection.read_view import ReadView, Snapshot
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.item_pages import page_rows, pictured_ids, read_page

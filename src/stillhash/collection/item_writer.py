@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from stillhash.collection.filters import Condition
+from stillhash.collection.filters.language import Condition
 from stillhash.collection.input_rows import learn_codes
+from stillhash.collection.learning.trainer import Trainer
 from stillhash.collection.storage.audit import Change
 from stillhash.collection.storage.bitmaps import list_rows
 from stillhash.collection.storage.item_changes import change_metadata, list_row_ids, set_metadata
@@ -17,7 +18,6 @@ from stillhash.collection.storage.row_arrays import round_features
 from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.suggestion_reader import SuggestionReader
-from stillhash.collection.trainer import Trainer
 from stillhash.collection.types import Id, ItemIds
 from stillhash.collection.update_validation import (
     ItemFilter,

@@ -4,7 +4,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from stillhash.collection.filters import compile_filter
+from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.page_ranking import rank_page
 from stillhash.collection.probe_reader import ProbeReader
 from stillhash.collection.rank_fusion import FusedRow, fuse_ranks

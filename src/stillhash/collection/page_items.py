@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.filter_columns import FilterColumns, MovedOn
-from stillhash.collection.filter_matching import NotInColumns
+from stillhash.collection.filters.columns import FilterColumns, MovedOn
+from stillhash.collection.filters.matching import NotInColumns
 from stillhash.collection.storage.schema import batches, parsing
 from stillhash.errors import BadState
 from stillhash.numeric import kernels

@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from stillhash.collection.learning.votes import voted_rows
 from stillhash.collection.repeats import repeated_rows
 from stillhash.collection.search_view import ModelStore, SearchSnapshot
-from stillhash.collection.votes import voted_rows
 from stillhash.hashers import Model
 from stillhash.numeric.ranking import Ranking
 from stillhash.numeric.validation import Floats

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from stillhash.collection.filters import compile_filter
-from stillhash.collection.learning_events import LearningEvent, learning_events
-from stillhash.collection.prequential import MIN_LABELLED_ROWS
-from stillhash.collection.probe import (
+from stillhash.collection.filters.language import compile_filter
+from stillhash.collection.learning.learning_events import LearningEvent, learning_events
+from stillhash.collection.learning.prequential import MIN_LABELLED_ROWS
+from stillhash.collection.learning.probe import (
     MAX_PROBE_ITEMS,
     MAX_PROBE_QUERIES,
     PROBE_ITEMS,
@@ -23,12 +23,12 @@ from stillhash.collection.probe import (
     compare_models,
     report_quality,
 )
+from stillhash.collection.learning.stored_models import load_model
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.reader import Reader
 from stillhash.collection.storage.labelled_rows import read_labels
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
-from stillhash.collection.stored_models import load_model
 from stillhash.collection.types import Id, ItemIds, VersionName
 from stillhash.collection.validation import check_ids
 from stillhash.errors import Conflict, NotFitted, report_shortages

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.cosine_ranking import rank_by_cosine
-from stillhash.collection.filter_columns import FilterColumns, MovedOn
-from stillhash.collection.filters import Condition
+from stillhash.collection.filters.columns import FilterColumns, MovedOn
+from stillhash.collection.filters.language import Condition
+from stillhash.collection.learning.stored_models import load_functions, load_model
 from stillhash.collection.page_items import PageItems, RescoringCodes, SealedRows
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.codes import SegmentRecord
@@ -22,7 +23,6 @@ from stillhash.collection.storage.segments import Segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.votes import SourceShares, VotedRows
 from stillhash.collection.stored_features import StoredFeatures
-from stillhash.collection.stored_models import load_functions, load_model
 from stillhash.errors import StillhashError
 from stillhash.hashers import LinearHasher, Model
 from stillhash.hashers.linear import PageModel

@@ -6,8 +6,8 @@ An answer is of one commit: its hits, their metadata and the model's version bel
 from typing import Any
 
 from stillhash.collection.actor import check_actor
-from stillhash.collection.doubtful_labels import list_doubtful, wrong_label_share
-from stillhash.collection.prequential import load_history
+from stillhash.collection.learning.doubtful_labels import list_doubtful, wrong_label_share
+from stillhash.collection.learning.prequential import load_history
 from stillhash.collection.search_reader import SearchReader
 from stillhash.collection.storage.audit import MAX_ENTRIES, MAX_NUMBER
 from stillhash.collection.storage.lexical import lexical_field

@@ -6,15 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.answers import WEIGHTS_RANKING, build_answers
-from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
 from stillhash.collection.explain import ExplainedPage, check_explained_bytes, explain_answers
 from stillhash.collection.explain_labels import explain_labels_and_votes
-from stillhash.collection.filters import compile_filter
+from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.input_rows import CodeInput, FeatureInput
+from stillhash.collection.learning.encoder_alignment import (
+    EncoderInfo,
+    align_features,
+    collection_encoder,
+    list_alignments,
+)
+from stillhash.collection.learning.prequential import load_history
+from stillhash.collection.learning.stored_models import load_model
 from stillhash.collection.page_ranking import rank_page
-from stillhash.collection.prequential import load_history
 from stillhash.collection.search_view import ModelStore, SearchSnapshot, SearchView
-from stillhash.collection.stored_models import load_model
 from stillhash.collection.types import (
     Answer,
     Filter,

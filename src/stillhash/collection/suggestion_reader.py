@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from stillhash.collection.label_names import LabelNames, stored_label_names
-from stillhash.collection.label_suggestions import (
+from stillhash.collection.learning.label_names import LabelNames, stored_label_names
+from stillhash.collection.learning.label_suggestions import (
     LABELLED_ROWS,
     MAX_SUGGESTIONS,
     WITH_LABELS,

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-from stillhash.collection.filter_tree import AllOf
-from stillhash.collection.filters import Condition, compile_filter
+from stillhash.collection.filters.language import Condition, compile_filter
+from stillhash.collection.filters.tree import AllOf
 from stillhash.collection.storage.schema import parse_json
 from stillhash.collection.types import Filter, Id
 from stillhash.collection.validation import check_entries, check_ids, check_labels, metadata_json

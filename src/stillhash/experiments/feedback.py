@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.feedback import correct
+from stillhash.collection.learning.feedback import correct
+from stillhash.collection.learning.votes import examination_weight
 from stillhash.collection.storage.votes import StoredVote
-from stillhash.collection.votes import examination_weight
 from stillhash.experiments.data import Dataset
 from stillhash.experiments.metrics import MEASURE_COLUMNS, evaluate
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent

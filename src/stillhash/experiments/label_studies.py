@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import stillhash
 from stillhash.collection import Collection
-from stillhash.collection.trainer import MIN_INIT_ROWS
+from stillhash.collection.learning.trainer import MIN_INIT_ROWS
 from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset, RowIndices, RowMask
 from stillhash.experiments.feedback import turned

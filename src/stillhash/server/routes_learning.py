@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from stillhash.collection import Collection
 from stillhash.collection.explain import NUMBER_BYTES
-from stillhash.collection.probe import ProbeReport, VersionComparison
+from stillhash.collection.learning.probe import ProbeReport, VersionComparison
 from stillhash.errors import TooLarge
 from stillhash.server import schemas
 from stillhash.server.bodies import VoteLines

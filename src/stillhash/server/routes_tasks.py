@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field, StrictInt
 from starlette.responses import FileResponse
 
 from stillhash.collection import Collection
-from stillhash.collection.duplicates import check_likeness
-from stillhash.collection.export import check_table_format
+from stillhash.collection.maintenance.duplicates import check_likeness
+from stillhash.collection.transfer.export import check_table_format
 from stillhash.collection.types import Filter
 from stillhash.errors import InvalidInput, NotFound, StoreFailed
 from stillhash.files.sealed_files import FOLDER_MODE

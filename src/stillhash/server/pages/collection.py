@@ -9,9 +9,9 @@ from fastapi import Request
 from starlette.responses import RedirectResponse, Response
 
 from stillhash.collection import Collection
-from stillhash.collection.duplicates import check_likeness
-from stillhash.collection.facets import Facet, Facets
-from stillhash.collection.trainer import MIN_INIT_ROWS
+from stillhash.collection.filters.facets import Facet, Facets
+from stillhash.collection.learning.trainer import MIN_INIT_ROWS
+from stillhash.collection.maintenance.duplicates import check_likeness
 from stillhash.collection.types import Id
 from stillhash.encoders import is_text_encoder
 from stillhash.errors import Busy, Conflict, InvalidInput, NotFound

@@ -7,7 +7,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from stillhash.collection import Collection, Item
-from stillhash.collection.probe import QueryComparison, VersionComparison
+from stillhash.collection.learning.probe import QueryComparison, VersionComparison
 from stillhash.collection.types import VersionName
 from stillhash.server.dependencies import ExecutorParam
 from stillhash.server.pages.cards import SMALL_LABEL_LENGTH, ViewModel, fit_labels

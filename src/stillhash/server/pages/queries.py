@@ -11,7 +11,7 @@ from fastapi import Request
 from starlette.datastructures import FormData, QueryParams, UploadFile
 
 from stillhash.collection import Collection, Hit, Item
-from stillhash.collection.filters import compile_filter
+from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.input_rows import CodeInput
 from stillhash.collection.types import Filter
 from stillhash.collection.validation import picture_type

@@ -3,7 +3,7 @@
 import shlex
 from typing import NamedTuple
 
-from stillhash.collection.probe import VersionComparison
+from stillhash.collection.learning.probe import VersionComparison
 from stillhash.collection.types import Filter
 from stillhash.collection.validation import json_text
 from stillhash.server.pages.queries import PageOptions, PageQuery

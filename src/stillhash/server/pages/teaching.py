@@ -16,7 +16,7 @@ from starlette.datastructures import FormData
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from stillhash.collection import Collection, Item, LabelSuggestion
-from stillhash.collection.facets import Facet
+from stillhash.collection.filters.facets import Facet
 from stillhash.collection.types import TEXT_FIELD, Id
 from stillhash.errors import InvalidInput, StillhashError
 from stillhash.server.dependencies import ExecutorParam, app_state

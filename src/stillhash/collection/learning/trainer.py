@@ -14,11 +14,18 @@ from sqlite3 import Connection
 
 import numpy as np
 
-from stillhash.collection.doubtful_labels import LabelJudge
-from stillhash.collection.feedback import MAX_CORRECTED_QUERIES, correct
-from stillhash.collection.label_names import LabelNames, hasher_label_names
-from stillhash.collection.method_settings import new_hasher
-from stillhash.collection.prequential import Chunk, add_point, evaluate_chunk, load_history, save_history
+from stillhash.collection.learning.doubtful_labels import LabelJudge
+from stillhash.collection.learning.feedback import MAX_CORRECTED_QUERIES, correct
+from stillhash.collection.learning.label_names import LabelNames, hasher_label_names
+from stillhash.collection.learning.method_settings import new_hasher
+from stillhash.collection.learning.prequential import Chunk, add_point, evaluate_chunk, load_history, save_history
+from stillhash.collection.learning.stored_models import (
+    check_learner,
+    fingerprint,
+    load_functions,
+    load_model,
+    model_bytes,
+)
 from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
 from stillhash.collection.storage.learner_files import LearntRows, TakenOut, learn_step
 from stillhash.collection.storage.learnt_rows import Lineage, extended, lineage_of
@@ -27,13 +34,6 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.summed_rows import SummedRows
 from stillhash.collection.storage.versions import MAX_VERSION, NewVersion
 from stillhash.collection.storage.votes import StoredVote, check_stored_votes
-from stillhash.collection.stored_models import (
-    check_learner,
-    fingerprint,
-    load_functions,
-    load_model,
-    model_bytes,
-)
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
 from stillhash.files.sealed_files import remove_unlisted

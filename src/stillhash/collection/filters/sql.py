@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from stillhash.collection.filter_tree import COMPARISONS, AllOf, AnyOf, FieldTest, FilterTree, LabelTest, Negation
+from stillhash.collection.filters.tree import COMPARISONS, AllOf, AnyOf, FieldTest, FilterTree, LabelTest, Negation
 from stillhash.collection.validation import json_text
 
 JSON_TEXT, JSON_NUMERIC = "'text'", "'integer', 'real'"  # as json_type names them

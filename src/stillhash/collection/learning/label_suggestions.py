@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stillhash.collection.filters import compile_filter
+from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.storage.bitmaps import count_bits, list_rows
 from stillhash.collection.storage.items import RowNumbers

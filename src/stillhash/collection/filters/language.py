@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from stillhash.collection.filter_sql import Sql, compile_sql
-from stillhash.collection.filter_tree import FilterTree, check_joins, parse_filter, tree_from_json, tree_to_json
+from stillhash.collection.filters.sql import Sql, compile_sql
+from stillhash.collection.filters.tree import FilterTree, check_joins, parse_filter, tree_from_json, tree_to_json
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.click_correction import click_correction
+from stillhash.collection.learning.click_correction import click_correction
 from stillhash.collection.storage.votes import StoredVote
 from stillhash.collection.types import Id
 from stillhash.hashers import Hasher, LabelSpace, LinearHasher, Model

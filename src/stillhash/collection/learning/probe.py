@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.prequential import MeasuredItems, score_items
+from stillhash.collection.learning.prequential import MeasuredItems, score_items
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.types import Id, VersionName
 from stillhash.hashers import LinearHasher, Model

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.filter_matching import NotInColumns
-from stillhash.collection.filter_tree import FilterTree, compared_fields
-from stillhash.collection.row_groups import ColumnSource, RowGroup
+from stillhash.collection.filters.matching import NotInColumns
+from stillhash.collection.filters.row_groups import ColumnSource, RowGroup
+from stillhash.collection.filters.tree import FilterTree, compared_fields
 from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS
 from stillhash.collection.storage.columns import Column, column_bytes
 from stillhash.search.blocks import Bitmap

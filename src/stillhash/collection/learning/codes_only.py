@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from stillhash.collection.method_settings import new_hasher
+from stillhash.collection.learning.method_settings import new_hasher
+from stillhash.collection.learning.trainer import Trainer
 from stillhash.collection.storage.schema import is_fitted
 from stillhash.collection.storage.store import Store
-from stillhash.collection.trainer import Trainer
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.hashers import DEFAULT_HASHER
 from stillhash.numeric.labels import Labels

@@ -10,6 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+from stillhash.collection.learning.stored_sums import repair_sums
+from stillhash.collection.maintenance.verification import verify_store
 from stillhash.collection.storage.column_files import columns_file
 from stillhash.collection.storage.connections import check_files, connect, stored_format
 from stillhash.collection.storage.integrity import (
@@ -24,8 +26,6 @@ from stillhash.collection.storage.lexical import lexical_problems, rebuild_lexic
 from stillhash.collection.storage.schema import READABLE_FORMATS, STORE_FORMAT, get_meta
 from stillhash.collection.storage.segments import read_segment
 from stillhash.collection.storage.store import Store, check_folders
-from stillhash.collection.storage.verification import verify_store
-from stillhash.collection.stored_sums import repair_sums
 from stillhash.collection.types import Id
 from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, InvalidInput

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.filter_matching import WORD_OF, sql_numbers
-from stillhash.collection.row_groups import RowGroup
+from stillhash.collection.filters.matching import WORD_OF, sql_numbers
+from stillhash.collection.filters.row_groups import RowGroup
 from stillhash.collection.storage.bitmaps import read_span, set_rows, set_span
 from stillhash.collection.storage.column_builder import LABELS
 from stillhash.collection.storage.columns import Column, LabelColumn, NumberColumn, SortedValues

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.prequential import Chunk
+from stillhash.collection.learning.prequential import Chunk
 from stillhash.collection.storage.doubtful_labels import MAX_DOUBTFUL, DoubtfulRow, histogram_bins
 from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
 from stillhash.collection.storage.schema import get_meta

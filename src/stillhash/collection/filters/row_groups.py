@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.filter_matching import NotInColumns, match_tree
+from stillhash.collection.filters.matching import NotInColumns, match_tree
 from stillhash.collection.storage.bitmaps import set_rows, set_span
 from stillhash.collection.storage.column_builder import LABELS, TableBuilder
 from stillhash.collection.storage.columns import Column, LabelColumn

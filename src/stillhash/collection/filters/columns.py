@@ -14,11 +14,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.column_use import ColumnUse, GroupColumns, column_names, group_blocks, match_groups
-from stillhash.collection.filter_matching import NotInColumns, column_tree
-from stillhash.collection.filter_tree import valued_fields
-from stillhash.collection.filters import Condition
-from stillhash.collection.row_groups import GROUP_ROWS, ColumnSource, GrowingRows, ItemTexts, LabelReader, RowGroup
+from stillhash.collection.filters.column_use import ColumnUse, GroupColumns, column_names, group_blocks, match_groups
+from stillhash.collection.filters.language import Condition
+from stillhash.collection.filters.matching import NotInColumns, column_tree
+from stillhash.collection.filters.row_groups import (
+    GROUP_ROWS,
+    ColumnSource,
+    GrowingRows,
+    ItemTexts,
+    LabelReader,
+    RowGroup,
+)
+from stillhash.collection.filters.tree import valued_fields
 from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS
 from stillhash.collection.storage.column_files import ColumnFile, build_blocks, segment_contents
 from stillhash.collection.storage.schema import batches, get_meta

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.filter_columns import FilterColumns, MovedOn
-from stillhash.collection.filters import Condition, compile_filter
+from stillhash.collection.filters.columns import FilterColumns, MovedOn
+from stillhash.collection.filters.language import Condition, compile_filter
 from stillhash.collection.storage.bitmaps import count_bits
-from stillhash.collection.storage.exported_items import ExportedItems, ItemBatch, pinned_commit
 from stillhash.collection.storage.integrity import committed_seq
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.snapshot import check_target, publish_file
 from stillhash.collection.storage.store import Store
+from stillhash.collection.transfer.exported_items import ExportedItems, ItemBatch, pinned_commit
 from stillhash.collection.types import Filter
 from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, Busy, InvalidInput, StillhashError, StoreFailed, shortage

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from stillhash.collection.filter_tree import AllOf, AnyOf, FieldTest, FilterTree, Negation
+from stillhash.collection.filters.tree import AllOf, AnyOf, FieldTest, FilterTree, Negation
 from stillhash.collection.storage.column_builder import LABELS
 from stillhash.collection.storage.columns import MAX_RANGES, Column, Matcher, all_of, any_of, negated
 from stillhash.collection.storage.selections import FALSE, MISSING, NULL, OTHER, TRUE, Interval, Points, Selection

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+from stillhash.collection.maintenance.compaction_plan import SegmentGroup, plan_compaction
 from stillhash.collection.read_view import ReadView
-from stillhash.collection.storage.compaction_plan import SegmentGroup, plan_compaction
 from stillhash.collection.storage.segments import CodedRows, even_rows
 from stillhash.collection.storage.store import Store
 

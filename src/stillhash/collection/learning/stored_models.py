@@ -11,13 +11,13 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from stillhash.collection.prequential import load_history
+from stillhash.collection.learning.prequential import load_history
+from stillhash.collection.learning.stored_sums import check_sums
 from stillhash.collection.search_view import ModelStore
 from stillhash.collection.storage.schema import get_meta, parse_json, sums_stored_rows
 from stillhash.collection.storage.settings import parse_settings
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
-from stillhash.collection.stored_sums import check_sums
 from stillhash.errors import BadState, StillhashError
 from stillhash.hashers import Hasher, LinearHasher, Model
 from stillhash.numeric.labels import from_json

@@ -6,7 +6,7 @@ from sqlite3 import Connection
 
 import numpy as np
 
-from stillhash.collection.prequential import load_history
+from stillhash.collection.learning.prequential import load_history
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store

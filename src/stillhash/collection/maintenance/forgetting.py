@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stillhash.collection.compaction import CompactionReport
+from stillhash.collection.learning.trainer import Trainer
+from stillhash.collection.maintenance.compaction import CompactionReport
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.learnt_rows import LearntRow, lineage_of
 from stillhash.collection.storage.lexical import rebuild_lexical
@@ -18,7 +19,6 @@ from stillhash.collection.storage.row_arrays import round_to_half
 from stillhash.collection.storage.schema import get_meta, is_fitted, set_meta
 from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.storage.store import FORGOTTEN_KEY, SCRUB_KEY, Store
-from stillhash.collection.trainer import Trainer
 from stillhash.collection.types import ForgetReport, Id
 from stillhash.errors import InvalidInput, StillhashError
 from stillhash.hashers import Hasher, Tally

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from stillhash.collection.facet_counts import ValueCounts, count_by_reading, current_rows
-from stillhash.collection.filter_columns import FilterColumns
-from stillhash.collection.filter_tree import MAX_FIELD_LENGTH
-from stillhash.collection.filters import Condition
+from stillhash.collection.filters.columns import FilterColumns
+from stillhash.collection.filters.facet_counts import ValueCounts, count_by_reading, current_rows
+from stillhash.collection.filters.language import Condition
+from stillhash.collection.filters.tree import MAX_FIELD_LENGTH
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.column_builder import EXACT_INTEGERS, LABELS, MAX_FIELDS
 from stillhash.collection.storage.item_pages import ids_of

@@ -1,0 +1,1 @@
+"""Filters, facets and completions: the language of conditions, and columns that answer it."""

@@ -1,0 +1,1 @@
+"""What a collection learns: the trainer, its evaluation, votes, doubtful labels and suggestions."""

@@ -1,0 +1,1 @@
+"""Keep a collection small and whole: compact, forget, verify, repair, find duplicates."""

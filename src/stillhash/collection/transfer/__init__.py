@@ -1,0 +1,1 @@
+"""Tables into a collection and out of it, and collections from segments written elsewhere."""
