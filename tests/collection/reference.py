@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from stillhash import Answer, Collection, load
-from stillhash.collection.learning.feedback import correct
 from stillhash.collection.learning.trainer import step_rows
+from stillhash.collection.learning.vote_learning import correct
 from stillhash.collection.storage.votes import StoredVote
 from stillhash.hashers import METHODS, Hasher, Model, Tally
 from stillhash.numeric.codes import signs

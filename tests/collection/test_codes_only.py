@@ -176,7 +176,7 @@ def test_arrays_and_files_of_codes_are_imported(collection: Collection, tmp_path
 
 def test_creation_that_was_interrupted_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("stillhash.collection.learning.codes_only.new_hasher", lambda _: 1 / 0)
+        patch.setattr("stillhash.collection.learning.settings.new_hasher", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             stillhash.open(tmp_path / "c", bits=16, codes_only=True)
     with stillhash.open(tmp_path / "c", read_only=True) as reader:

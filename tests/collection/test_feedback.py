@@ -7,8 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhash.collection.learning.click_correction import leave_one_out
-from stillhash.collection.learning.feedback import LIKED_SUM, MAX_FACTOR, MIN_LABEL, agreeing_labels, correct
+from stillhash.collection.learning.vote_learning import (
+    LIKED_SUM,
+    MAX_FACTOR,
+    MIN_LABEL,
+    agreeing_labels,
+    correct,
+    leave_one_out,
+)
 from stillhash.collection.storage.votes import StoredVote
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import LSH, OHSL, Hasher, Model, Tally

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 import stillhash
 from stillhash import Collection
 from stillhash.collection.filters import columns as filter_columns
-from stillhash.collection.update_validation import merge_metadata
-from stillhash.collection.validation import MAX_METADATA_BYTES, json_text
+from stillhash.collection.validation import MAX_METADATA_BYTES, json_text, merge_metadata
 from stillhash.errors import InvalidInput, WrongType
 from tests.collection.fixtures import begin, copied, some_rows
 from tests.collection.reference import Twin, agree, matches

@@ -10,7 +10,7 @@ import pytest
 
 import stillhash
 from stillhash import METHODS
-from stillhash.collection import stored_features
+from stillhash.collection import read_view
 from stillhash.collection.learning.stored_models import load_functions
 from stillhash.collection.learning.trainer import Trainer
 from stillhash.collection.storage.store import Store
@@ -230,7 +230,7 @@ def test_repeats_come_in_order_without_deleted_or_filtered_ones(tmp_path: Path) 
 
 
 def test_digests_of_many_rows_do_not_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_features, "MAX_UNSEALED_DIGESTS", 50)
+    monkeypatch.setattr(read_view, "MAX_UNSEALED_DIGESTS", 50)
     collection, twin = begin(tmp_path / "c")
     X, labels = labelled_rows(400, 10)
     for start in range(0, 400, 40):

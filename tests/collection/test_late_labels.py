@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import stillhash
 from stillhash import Collection
 from stillhash.collection.learning.stored_sums import sum_again
-from stillhash.collection.page_items import read_labels
+from stillhash.collection.read_view import read_labels
 from stillhash.collection.storage.codes import CodeTable
 from stillhash.numeric.labels import Labels
 from tests.collection.fixtures import BITS, DIM, begin, some_rows

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhash.collection.rank_fusion import RANK_OFFSET, fuse_ranks
+from stillhash.collection.ranking import RANK_OFFSET, fuse_ranks
 
 RANKING = st.lists(st.integers(0, 8), unique=True)
 

@@ -11,7 +11,7 @@ from stillhash.cli.output import AsJson, answer, count_of
 from stillhash.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from stillhash.collection.update_validation import ItemFilter
+    from stillhash.collection.validation import ItemFilter
 
 app = Typer()
 SELECTED_HELP = """In place of IDS, all items that match: '{"year": {"$lt": 1990}}'."""

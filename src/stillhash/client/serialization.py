@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stillhash.collection.types import Answer, Explanation, Hit, Item, LabelShare, Vote
-from stillhash.collection.update_validation import check_selection
+from stillhash.collection.validation import check_selection
 from stillhash.collection.values import json_default
 from stillhash.errors import InvalidInput, WrongType
 

@@ -33,8 +33,15 @@ from stillhash.collection.types import (
     VersionName,
     Weights,
 )
-from stillhash.collection.update_validation import ItemFilter, check_metadata_changes, check_shared_labels
-from stillhash.collection.validation import check_ids, check_label_lists, check_metadata, check_pictures
+from stillhash.collection.validation import (
+    ItemFilter,
+    check_ids,
+    check_label_lists,
+    check_metadata,
+    check_metadata_changes,
+    check_pictures,
+    check_shared_labels,
+)
 from stillhash.collection.values import is_single_id
 from stillhash.errors import WrongType
 from stillhash.numeric.validation import Codes, Floats, check_integer, check_weights

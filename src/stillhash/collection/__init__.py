@@ -8,9 +8,15 @@ from typing import Any
 
 from stillhash.collection.actor import acting_as
 from stillhash.collection.collection import Collection
-from stillhash.collection.learning.codes_only import check_codes_only, check_flag, fix_identity
 from stillhash.collection.learning.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
-from stillhash.collection.learning.method_settings import check_codes_see_labels, check_params, check_rescore_bits
+from stillhash.collection.learning.settings import (
+    check_codes_only,
+    check_codes_see_labels,
+    check_flag,
+    check_params,
+    check_rescore_bits,
+    fix_identity,
+)
 from stillhash.collection.learning.trainer import MIN_INIT_ROWS
 from stillhash.collection.maintenance.repair import RepairReport, repair
 from stillhash.collection.storage.lexical import check_new_field

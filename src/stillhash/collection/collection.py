@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from stillhash.collection.label_writer import LabelWriter
 from stillhash.collection.learning.encoder_alignment import EncoderInfo, build_alignment
 from stillhash.collection.learning.label_names import LabelNames
-from stillhash.collection.learning.vote_validation import check_feedback, check_source, check_votes
-from stillhash.collection.learning.votes import stored_votes
+from stillhash.collection.learning.votes import check_feedback, check_source, check_votes, stored_votes
 from stillhash.collection.maintenance.compaction import ReportRows, compact
 from stillhash.collection.maintenance.forgetting import forget
 from stillhash.collection.maintenance.repair import RepairReport, repair
@@ -25,8 +24,7 @@ from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
 from stillhash.collection.types import ForgetReport, Id, ItemIds, Vector, Vote
-from stillhash.collection.update_validation import ItemFilter, check_selection
-from stillhash.collection.validation import check_path
+from stillhash.collection.validation import ItemFilter, check_path, check_selection
 from stillhash.errors import Conflict, InvalidInput, report_shortages
 from stillhash.numeric.validation import check_integer
 

@@ -19,19 +19,17 @@ from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.suggestion_reader import SuggestionReader
 from stillhash.collection.types import Id, ItemIds
-from stillhash.collection.update_validation import (
-    ItemFilter,
-    check_metadata_changes,
-    check_selection,
-    check_shared_labels,
-)
 from stillhash.collection.validation import (
+    ItemFilter,
     ItemRows,
     LabelledRows,
     check_ids,
     check_labels,
     check_metadata,
+    check_metadata_changes,
     check_rows,
+    check_selection,
+    check_shared_labels,
 )
 from stillhash.errors import InvalidInput, StillhashError, report_shortages
 from stillhash.numeric.feature_digests import feature_digests

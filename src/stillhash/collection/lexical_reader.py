@@ -5,9 +5,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from stillhash.collection.filters.language import compile_filter
-from stillhash.collection.page_ranking import rank_page
 from stillhash.collection.probe_reader import ProbeReader
-from stillhash.collection.rank_fusion import FusedRow, fuse_ranks
+from stillhash.collection.ranking import FusedRow, fuse_ranks, rank_page
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.storage.item_contents import ItemContent
 from stillhash.collection.storage.lexical import best_rows, lexical_field

@@ -1,34 +1,198 @@
 """The read view: what searches see of the store, in memory, brought up to date commit by commit."""
 
+import copy
+import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from sqlite3 import Connection
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.cosine_ranking import rank_by_cosine
 from stillhash.collection.filters.columns import FilterColumns, MovedOn
 from stillhash.collection.filters.language import Condition
+from stillhash.collection.filters.matching import NotInColumns
 from stillhash.collection.learning.stored_models import load_functions, load_model
-from stillhash.collection.page_items import PageItems, RescoringCodes, SealedRows
 from stillhash.collection.storage.bitmaps import count_bits
-from stillhash.collection.storage.codes import SegmentRecord
+from stillhash.collection.storage.codes import CodeTable, SegmentRecord
 from stillhash.collection.storage.item_contents import ItemContent
-from stillhash.collection.storage.schema import get_meta
-from stillhash.collection.storage.segments import Segment
+from stillhash.collection.storage.schema import batches, get_meta, parsing
+from stillhash.collection.storage.segments import CodedRows, Segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.votes import SourceShares, VotedRows
-from stillhash.collection.stored_features import StoredFeatures
-from stillhash.errors import StillhashError
+from stillhash.errors import BadState, StillhashError
 from stillhash.hashers import LinearHasher, Model
 from stillhash.hashers.linear import PageModel
-from stillhash.numeric.validation import Floats
+from stillhash.numeric import kernels
+from stillhash.numeric.alignment import unit_rows
+from stillhash.numeric.feature_digests import NO_DIGEST
+from stillhash.numeric.labels import Labels, from_json
+from stillhash.numeric.validation import Codes, Floats
 from stillhash.search import Index
 from stillhash.search.blocks import NO_IDS, Bitmap, IdArray, is_set
+from stillhash.search.first_page import PLACED
+
+NO_ROW_LIMIT = 2**63 - 1
+MAX_UNSEALED_DIGESTS = 1 << 18  # in memory, before those that are sealed by now are dropped
+
+
+class StoredFeatures:
+    """Rows by the digest of their features: mapped, where they are sealed, and in memory, where they are not."""
+
+    def __init__(self, codes: CodeTable) -> None:
+        self._codes = codes
+        self._last_row = NO_ROW_LIMIT
+        self.use([])
+
+    def use(self, segments: Iterable[Segment]) -> None:
+        """Start again with these segments and no other rows."""
+        self._segments = [segment for segment in segments if len(segment.digests)]
+        self._unsealed: dict[int, list[int]] = {}
+        self._most = MAX_UNSEALED_DIGESTS
+
+    def add(self, connection: Connection, rows: CodedRows) -> None:
+        """Add rows that came later; if they are many, map the segments that hold them by now."""
+        if len(self._unsealed) + np.count_nonzero(rows.digests != NO_DIGEST) > self._most:
+            records = self._codes.segment_records(connection)
+            self.use(self._codes.read_segment(record, check=False) for record in records)
+            rows = self._codes.unsealed(connection)
+            self._most += len(rows.numbers)
+        known = rows.digests != NO_DIGEST
+        for digest, row in zip(rows.digests[known].tolist(), rows.numbers[known].tolist(), strict=True):
+            self._unsealed.setdefault(digest, []).append(row)
+
+    def __bool__(self) -> bool:
+        return bool(self._segments or self._unsealed)
+
+    def rows(self, digest: int) -> list[int]:
+        """Return the rows with this digest, deleted ones perhaps among them, ascending."""
+        sealed = [row for segment in self._segments for row in segment.rows_with(digest)]
+        return [row for row in sealed + self._unsealed.get(digest, []) if row <= self._last_row]
+
+    def frozen(self, last_row: int) -> Self:
+        """Return what is known at this moment, of the rows up to this one: later rows do not reach it."""
+        frozen = copy.copy(self)
+        frozen._last_row = last_row
+        return frozen
+
+
+MAX_UNSEALED_BYTES = 1 << 26  # of codes in memory, before those that are sealed by now are mapped instead
+
+
+class SealedRows(NamedTuple):
+    """The rescoring codes of a segment, mapped; None if they are lost."""
+
+    first: int
+    last: int
+    numbers: NDArray[np.int64] | None  # None: all rows from the first to the last
+    codes: Codes | None
+
+    def readable(self) -> Codes | None:
+        """Return the codes, None if they are not those of so many rows."""
+        rows = self.last - self.first + 1 if self.numbers is None else len(self.numbers)
+        return self.codes if self.codes is not None and len(self.codes) == rows else None
+
+
+class RescoringCodes:
+    """The rescoring codes of all rows: of sealed rows in files, of later ones in memory."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.use([])
+
+    def use(self, sealed: Iterable[SealedRows]) -> None:
+        """Start again with these segments, in order of their rows, and no other rows."""
+        self._sealed: list[tuple[Any, ...]] = [(*segment[:3], None, segment.readable()) for segment in sealed]
+        self._parts = self._sealed
+        self._count = 0
+        self._numbers, self._codes = np.empty(0, np.int64), np.empty((0, self.width), np.uint8)
+
+    def add(self, numbers: NDArray[np.int64], codes: Codes) -> None:
+        """Add rows that came later, ascending."""
+        count = self._count + len(numbers)
+        if count > len(self._numbers):  # a new array: snapshots keep the one before
+            spare = max(count, 2 * len(self._numbers)) - self._count
+            self._numbers = np.concatenate([self._numbers[: self._count], np.zeros(spare, np.int64)])
+            self._codes = np.concatenate([self._codes[: self._count], np.zeros((spare, self.width), np.uint8)])
+        self._numbers[self._count : count], self._codes[self._count : count] = numbers, codes
+        self._count = count
+        if count:
+            later = self._numbers[:count]
+            self._parts = [*self._sealed, (int(later[0]), int(later[-1]), later, None, self._codes[:count])]
+
+    @property
+    def outgrown(self) -> bool:
+        """Return whether so many codes are in memory that those which are sealed by now should be mapped."""
+        return self._count * self.width > MAX_UNSEALED_BYTES
+
+    def frozen(self) -> Self:
+        """Return what is known at this moment: later rows do not reach it."""
+        return copy.copy(self)
+
+    def of_rows(self, rows: IdArray) -> Codes:
+        """Return the codes (n, width) of these rows; all bytes 0xFF where they are lost."""
+        return kernels.read_arrays(self._parts, rows, self.width)
+
+
+class PageItems:
+    """The candidates of one commit (numeric/rescored_page.py, StoredItems)."""
+
+    def __init__(self, connection: Connection, codes: RescoringCodes, columns: FilterColumns) -> None:
+        self._connection, self._codes, self._columns = connection, codes, columns
+
+    def rescoring_codes(self, ids: IdArray) -> Codes:
+        return self._codes.of_rows(ids)
+
+    def labels(self, ids: IdArray) -> Labels:
+        try:
+            return self._columns.labels_of(self._connection, ids)
+        except (MovedOn, NotInColumns, BadState, OSError):  # SQLite has it all
+            return read_labels(self._connection, ids)
+
+
+@parsing("labels")
+def read_labels(connection: Connection, rows: IdArray) -> Labels:
+    """Return the labels of these rows from SQLite."""
+    texts: dict[int, str] = {}
+    for marks, batch in batches(rows.tolist()):
+        texts.update(connection.execute(f"SELECT row, labels FROM items WHERE row IN ({marks})", batch).fetchall())
+    names: dict[Any, int] = {}
+    lists = [
+        [names.setdefault(from_json(label), len(names)) for label in json.loads(texts[row])] for row in rows.tolist()
+    ]
+    indptr = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+    return Labels(indptr, np.array([place for some in lists for place in some], np.int64), list(names))
+
+
+LIKED, DISLIKED = PLACED.index("liked"), PLACED.index("disliked")
+
+
+def rank_by_cosine(
+    store: Store, connection: Connection, Q: Floats, k: int, allowed: NDArray[np.uint8] | None, voted: VotedRows
+) -> tuple[list[tuple[NDArray[Any], ...]], str]:
+    """Return scores, rows and places for each query, ties by row; and what ranks them."""
+    rows, (X, _, _) = store.items.awaiting_codes(connection)
+    if allowed is not None:
+        matches = np.unpackbits(allowed, bitorder="little")[rows].astype(bool)
+        rows, X = rows[matches], X[matches]
+    scores: NDArray[np.float32] = unit_rows(Q) @ unit_rows(X).T
+    scored: list[tuple[NDArray[Any], ...]] = []
+    for some, liked, disliked in zip(scores, voted.liked, voted.disliked, strict=True):
+        ends, placed = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint8)
+        _move(ends, placed, rows, liked, np.arange(-len(liked), 0), LIKED)
+        _move(ends, placed, rows, disliked, np.arange(1, len(disliked) + 1), DISLIKED)
+        order = np.lexsort((-some, ends))[:k]
+        scored.append((some[order], rows[order], placed[order]))
+    return scored, f"cosine of raw features: hash functions are fitted at {store.settings['init_rows']} rows"
+
+
+def _move(ends: IdArray, placed: NDArray[np.uint8], rows: IdArray, voted: IdArray, to: IdArray, place: int) -> None:
+    """Move the rows that were voted on before or behind all others, which are at 0."""
+    at = np.searchsorted(rows, voted)
+    ends[at], placed[at] = to, place
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,7 @@ from typing import Any, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.answers import WEIGHTS_RANKING, build_answers
-from stillhash.collection.explain import ExplainedPage, check_explained_bytes, explain_answers
-from stillhash.collection.explain_labels import explain_labels_and_votes
+from stillhash.collection.explain import ExplainedPage, check_explained_bytes, explain_answers, explain_labels_and_votes
 from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.input_rows import CodeInput, FeatureInput
 from stillhash.collection.learning.encoder_alignment import (
@@ -18,7 +16,7 @@ from stillhash.collection.learning.encoder_alignment import (
 )
 from stillhash.collection.learning.prequential import load_history
 from stillhash.collection.learning.stored_models import load_model
-from stillhash.collection.page_ranking import rank_page
+from stillhash.collection.ranking import WEIGHTS_RANKING, build_answers, rank_page
 from stillhash.collection.search_view import ModelStore, SearchSnapshot, SearchView
 from stillhash.collection.types import (
     Answer,

@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from stillhash.codes import to_hex
 from stillhash.collection.bulk_reader import BulkReader
-from stillhash.collection.learning.vote_validation import check_one_query, check_source
-from stillhash.collection.learning.votes import examination_weight, query_bytes
+from stillhash.collection.learning.votes import check_one_query, check_source, examination_weight, query_bytes
+from stillhash.collection.ranking import repeated_rows
 from stillhash.collection.read_view import Snapshot
-from stillhash.collection.repeats import repeated_rows
 from stillhash.collection.storage.schema import batches, has_table, parsing
 from stillhash.collection.storage.versions import MAX_VERSION
 from stillhash.collection.storage.votes import CountedVote, check_counted_votes

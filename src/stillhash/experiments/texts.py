@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stillhash.collection.rank_fusion import RANK_OFFSET
+from stillhash.collection.ranking import RANK_OFFSET
 from stillhash.encoders import Encoder
 from stillhash.errors import Conflict, InvalidInput, MissingExtra
 from stillhash.experiments.data import Dataset, RowIndices

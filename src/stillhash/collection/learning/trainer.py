@@ -15,10 +15,9 @@ from sqlite3 import Connection
 import numpy as np
 
 from stillhash.collection.learning.doubtful_labels import LabelJudge
-from stillhash.collection.learning.feedback import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.learning.label_names import LabelNames, hasher_label_names
-from stillhash.collection.learning.method_settings import new_hasher
 from stillhash.collection.learning.prequential import Chunk, add_point, evaluate_chunk, load_history, save_history
+from stillhash.collection.learning.settings import new_hasher
 from stillhash.collection.learning.stored_models import (
     check_learner,
     fingerprint,
@@ -26,6 +25,7 @@ from stillhash.collection.learning.stored_models import (
     load_model,
     model_bytes,
 )
+from stillhash.collection.learning.vote_learning import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
 from stillhash.collection.storage.learner_files import LearntRows, TakenOut, learn_step
 from stillhash.collection.storage.learnt_rows import Lineage, extended, lineage_of

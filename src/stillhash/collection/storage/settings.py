@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stillhash.collection.learning.method_settings import check_codes_see_labels, check_params, check_rescore_bits
+from stillhash.collection.learning.settings import check_codes_see_labels, check_params, check_rescore_bits
 from stillhash.collection.storage.lexical import check_lexical_field
 from stillhash.collection.storage.schema import LEXICAL_KEY, parse_json
 from stillhash.collection.validation import check_filter_fields
