@@ -11,8 +11,8 @@ import stillhash as library
 from stillhash.cli import defaults
 from stillhash.cli.main import app
 from stillhash.collection import DEFAULT_BITS
+from stillhash.collection.learning.votes import MAX_LISTED_VOTES
 from stillhash.collection.storage.audit import MAX_ENTRIES
-from stillhash.collection.vote_listing import MAX_LISTED_VOTES
 from stillhash.experiments.presets import PRESETS
 from stillhash.hashers import FIXED_CODE_METHODS
 from stillhash.io.tables import DEFAULT_BATCH

@@ -14,14 +14,14 @@ import pytest
 from stillhash import Collection
 from stillhash.cluster import catalog as catalog_module
 from stillhash.cluster.catalog import Catalog, catalog_key, write_catalog
-from stillhash.collection.input_rows import input_rows
-from stillhash.collection.search_reader import SearchReader
+from stillhash.collection.searching import Searchable
 from stillhash.collection.types import Vote
+from stillhash.collection.validation import input_rows
 from stillhash.errors import BadState, InvalidInput, NotFitted, StillhashError, Unsupported
 from tests.collection.fixtures import begin, some_rows
 
 
-class CatalogReader(SearchReader):
+class CatalogReader(Searchable):
     """Searches the index of a collection by the models and votes of a catalog."""
 
     def __init__(self, collection: Collection, catalog: Catalog) -> None:

@@ -112,7 +112,7 @@ def test_no_digests_of_features_are_stored(collection: Collection) -> None:
 
 
 def test_labels_are_learnt_from_codes(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stillhash.collection.input_rows.LEARN_CODES", 250)
+    monkeypatch.setattr("stillhash.collection.learning.trainer.LEARN_CODES", 250)
     rng = np.random.default_rng(3)
     kinds = rng.integers(8, size=900)
     centres = np.random.default_rng(99).random((8, BITS)) < 0.5
@@ -176,7 +176,7 @@ def test_arrays_and_files_of_codes_are_imported(collection: Collection, tmp_path
 
 def test_creation_that_was_interrupted_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("stillhash.collection.learning.settings.new_hasher", lambda _: 1 / 0)
+        patch.setattr("stillhash.collection.learning.trainer.new_hasher", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             stillhash.open(tmp_path / "c", bits=16, codes_only=True)
     with stillhash.open(tmp_path / "c", read_only=True) as reader:

@@ -141,7 +141,7 @@ def test_compaction_changes_no_answer(tmp_path: Path, options: dict[str, Any], f
     collection = many_segments(tmp_path / "c", **options)
     with collection, stillhash.open(tmp_path / "c", read_only=True) as reader:
         expected, deleted = answers(collection), collection.stats()["deleted"]
-        features = collection._features(collection.ids())[0]
+        features = collection.reconstruct(collection.ids())
         assert answers(reader) == expected
         before = set(sizes(collection))
         assert collection.compact() == deleted > 70
@@ -150,7 +150,7 @@ def test_compaction_changes_no_answer(tmp_path: Path, options: dict[str, Any], f
         stats = collection.stats()
         assert (stats["deleted"], stats["unsealed"], stats["segments"]) == (0, 0, len(after))
         assert answers(collection) == expected and answers(reader) == expected and collection.verify() == []
-        assert np.array_equal(collection._features(collection.ids())[0], features)
+        assert np.array_equal(collection.reconstruct(collection.ids()), features)
         assert collection.compact() == 0 and sizes(collection) == after
         files = sorted(file.suffix for file in (tmp_path / "c" / "segments").iterdir())
         assert len(files) == len(after) * files_of_each

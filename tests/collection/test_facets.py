@@ -223,7 +223,7 @@ def test_facets_of_one_commit_are_cached(path: Path) -> None:
         assert "new" in [value.value for value in collection.facets({"odd": True}).labels.values]
         for number in range(40):
             collection.facets({"n": number})
-        assert len(collection._facet_cache._entries) <= 16
+        assert len(collection._values._facets._entries) <= 16
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 import stillhash
 from stillhash import Collection
 from stillhash.collection.filters import columns as filter_columns
-from stillhash.collection.validation import MAX_METADATA_BYTES, json_text, merge_metadata
+from stillhash.collection.validation import MAX_METADATA_BYTES, merge_metadata
+from stillhash.collection.values import json_text
+from stillhash.collection.writing import Writer
 from stillhash.errors import InvalidInput, WrongType
 from tests.collection.fixtures import begin, copied, some_rows
 from tests.collection.reference import Twin, agree, matches
@@ -102,10 +104,8 @@ def test_metadata_is_updated_in_sealed_and_unsealed_rows(pair: tuple[Collection,
 def test_verbs_change_what_meets_a_condition(
     pair: tuple[Collection, dict[Any, Any]], where: Any, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    select = Collection._select
-    monkeypatch.setattr(
-        Collection, "_select", lambda self, connection, some, *_: select(self, connection, some, at_once)
-    )
+    select = Writer._select
+    monkeypatch.setattr(Writer, "_select", lambda self, connection, some, *_: select(self, connection, some, at_once))
     collection, model = pair
     chosen = [id_ for id_, row in model.items() if matches({} if where == "all" else where, row)]
     assert collection.update_metadata(metadata={"new": "x", "odd": None}, where=where) == len(chosen)

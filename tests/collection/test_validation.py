@@ -14,7 +14,8 @@ import safetensors.numpy
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.validation import JSON_ENCODER, check_metadata
+from stillhash.collection.validation import check_metadata
+from stillhash.collection.values import JSON_ENCODER
 from stillhash.errors import BadState, Closed, Conflict, InvalidInput, NotFitted, WrongType
 from stillhash.files.checksums import pack_file_checksums
 from stillhash.files.sealed_files import read_sealed, write_sealed

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from stillhash.collection.filters.language import compile_filter
-from stillhash.collection.input_rows import FeatureInput
 from stillhash.collection.learning.votes import check_votes
-from stillhash.collection.validation import check_items, check_query, check_rows
+from stillhash.collection.validation import FeatureInput, check_items, check_query, check_rows
 from stillhash.encoders import image_headers, pixels
 from stillhash.io import count_rows, read_blocks, read_chunks, read_queries
 from stillhash.server.bodies import _parse_lines, _parse_rows

@@ -71,7 +71,7 @@ def test_compact_while_others_search_and_write(
 
     def write(self: SegmentWriter, *args: Any) -> Any:
         records = original(self, *args)
-        if not collection._write_lock._is_owned():  # type: ignore[attr-defined]  # while a segment is replaced
+        if not collection._writer.lock._is_owned():  # type: ignore[attr-defined]  # while a segment is replaced
             requests.append(
                 server.request("POST", "/v1/collections/c/search", query).json["answers"][0]["hits"] == before
             )

@@ -20,9 +20,8 @@ from stillhash.client.transport import (
     check_timeout,
     to_error,
 )
-from stillhash.collection.input_rows import CodeInput
 from stillhash.collection.types import Id
-from stillhash.collection.validation import check_query
+from stillhash.collection.validation import CodeInput, check_query
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.numeric.validation import check_features, check_integer
 

@@ -3,9 +3,8 @@
 from typing import Any
 
 from stillhash.client.requests import CollectionRequests
-from stillhash.collection.label_writer import LabelsOfItems, check_shared
-from stillhash.collection.types import ItemIds
-from stillhash.collection.validation import check_ids
+from stillhash.collection.types import ItemIds, LabelsOfItems
+from stillhash.collection.validation import check_ids, check_shared
 
 
 class LabelVerbs(CollectionRequests):

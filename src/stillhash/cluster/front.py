@@ -18,13 +18,11 @@ from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.shard import StaleNumber
 from stillhash.cluster.storage import Storage
 from stillhash.collection.filters.language import compile_filter
-from stillhash.collection.input_rows import input_rows
-from stillhash.collection.item_getter import ItemGetter
 from stillhash.collection.learning.prequential import load_history
-from stillhash.collection.search_reader import SearchReader
+from stillhash.collection.searching import Searchable
 from stillhash.collection.storage.lexical import lexical_field
 from stillhash.collection.types import Filter, Id, Item, ItemIds
-from stillhash.collection.validation import check_ids
+from stillhash.collection.validation import check_ids, input_rows
 from stillhash.errors import Unsupported, report_shortages
 from stillhash.numeric.validation import Codes, check_integer
 
@@ -47,7 +45,7 @@ def retry_stale(verb: Verb) -> Verb:
 
 
 @report_shortages
-class FrontCollection(SearchReader, ItemGetter):
+class FrontCollection(Searchable):
     """A published collection, to search from any process that reaches its storage and its shards.
 
     storage : the folder that all nodes see, or URL, which the collection is published to.
@@ -77,14 +75,14 @@ class FrontCollection(SearchReader, ItemGetter):
         self.codes_only: bool = view.settings["codes_only"]
         self._input = input_rows(view.settings)
 
-    get = retry_stale(ItemGetter.get)
-    search = retry_stale(SearchReader.search)
-    range_search = retry_stale(SearchReader.range_search)
-    weigh = retry_stale(SearchReader.weigh)
-    versions = retry_stale(SearchReader.versions)
-    quality = retry_stale(SearchReader.quality)
-    translate = retry_stale(SearchReader.translate)
-    alignments = retry_stale(SearchReader.alignments)
+    get = retry_stale(Searchable.get)
+    search = retry_stale(Searchable.search)
+    range_search = retry_stale(Searchable.range_search)
+    weigh = retry_stale(Searchable.weigh)
+    versions = retry_stale(Searchable.versions)
+    quality = retry_stale(Searchable.quality)
+    translate = retry_stale(Searchable.translate)
+    alignments = retry_stale(Searchable.alignments)
 
     def __repr__(self) -> str:
         return f"FrontCollection({self._reader.storage.url!r}, dim={self.dim}, bits={self.bits}, rows={self.count()})"

@@ -15,9 +15,8 @@ from stillhash.collection.learning.settings import (
     check_flag,
     check_params,
     check_rescore_bits,
-    fix_identity,
 )
-from stillhash.collection.learning.trainer import MIN_INIT_ROWS
+from stillhash.collection.learning.trainer import MIN_INIT_ROWS, fix_identity
 from stillhash.collection.maintenance.repair import RepairReport, repair
 from stillhash.collection.storage.lexical import check_new_field
 from stillhash.collection.storage.store import Store

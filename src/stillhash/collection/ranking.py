@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from stillhash.collection.learning.votes import voted_rows
+from stillhash.collection.read_view import Snapshot, query_digests
 from stillhash.collection.search_view import ModelStore, SearchSnapshot
-from stillhash.collection.storage.row_arrays import round_to_half
+from stillhash.collection.storage.lexical import best_rows, lexical_field
 from stillhash.collection.types import Answer, Hit
+from stillhash.collection.words import match_expression
+from stillhash.errors import Conflict
 from stillhash.hashers import Model
-from stillhash.numeric.feature_digests import feature_digests
 from stillhash.numeric.ranking import Ranking
 from stillhash.numeric.validation import Floats
 from stillhash.search.blocks import NO_IDS, IdArray
@@ -45,7 +47,7 @@ def rank_page(
         return RankedPage(scored, 0, by)
     page = snapshot.page_model(model)
     ranking = snapshot.functions.rank_checked(model, Q, balance, page)
-    repeats = repeated_rows(store, snapshot, Q)
+    repeats = snapshot.repeats(query_digests(store.settings, Q))
     most = min(k, max(1, len(snapshot.index)))
     own: dict[str, Any] = {"allowed": snapshot.allowed, "repeats": repeats, "stored": snapshot.page_items}
     hits = search_page(snapshot.index, ranking, most, **own, **votes._asdict())
@@ -54,17 +56,13 @@ def rank_page(
     return RankedPage(scored, version, model, hits.missing, hits.ids, ranking, share, hits.candidates)
 
 
-def repeated_rows(store: ModelStore, snapshot: SearchSnapshot, Q: Floats) -> Sequence[IdArray]:
-    """Return for each query the allowed rows that were stored with exactly its features, ascending."""
-    if store.settings.get("keep_features", False):
-        Q = round_to_half(Q)  # a query that float16 cannot hold repeats no item
-    return snapshot.repeats(feature_digests(Q).tolist())
-
-
 ScoredRows = Iterable[tuple[NDArray[Any], ...]]  # scores, rows and places, for each query
 SIMILARITY_RANKING = "similarity: the query and the stored codes, before anything is learnt"
 HAMMING_RANKING = "Hamming distance"  # of all other models that have learnt nothing
 LEARNT_RANKING = "learnt similarity"
+WORDS_RANKING = "words, by BM25"
+HYBRID_RANKING = "learnt similarity and words, by reciprocal ranks"
+DEFAULT_DEPTH = 100  # hits of each ranking that hybrid search fuses
 WEIGHTS_RANKING = "weights of the bits, as they came"
 
 
@@ -128,3 +126,13 @@ def fuse_ranks(learnt: Sequence[int], lexical: Sequence[int], k: int, word_weigh
         fused.append(FusedRow(row, score, first, second))
     last = len(learnt) + 1
     return sorted(fused, key=lambda one: (-one.score, one.learnt_rank or last, one.row))[:k]
+
+
+def rank_words(snapshot: Snapshot, terms: list[str], k: int) -> list[tuple[int, float]]:
+    """Return the k best rows for words by BM25, with their scores; Conflict if words are not indexed."""
+    if lexical_field(snapshot.connection) is None:
+        use = "Use set_lexical_field, or `stillhash lexical`, to index the words of a field."
+        raise Conflict(f"words: expected a collection with a lexical_field, got one without. {use}")
+    if not terms:
+        return []
+    return best_rows(snapshot.connection, match_expression(terms), k, snapshot.allowed)

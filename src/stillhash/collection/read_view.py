@@ -19,6 +19,8 @@ from stillhash.collection.learning.stored_models import load_functions, load_mod
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.codes import CodeTable, SegmentRecord
 from stillhash.collection.storage.item_contents import ItemContent
+from stillhash.collection.storage.items import RowNumbers
+from stillhash.collection.storage.row_arrays import find_lost, round_to_half
 from stillhash.collection.storage.schema import batches, get_meta, parsing
 from stillhash.collection.storage.segments import CodedRows, Segment
 from stillhash.collection.storage.store import Store
@@ -28,9 +30,9 @@ from stillhash.hashers import LinearHasher, Model
 from stillhash.hashers.linear import PageModel
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
-from stillhash.numeric.feature_digests import NO_DIGEST
+from stillhash.numeric.feature_digests import NO_DIGEST, feature_digests
 from stillhash.numeric.labels import Labels, from_json
-from stillhash.numeric.validation import Codes, Floats
+from stillhash.numeric.validation import Codes, Floats, Mask
 from stillhash.search import Index
 from stillhash.search.blocks import NO_IDS, Bitmap, IdArray, is_set
 from stillhash.search.first_page import PLACED
@@ -242,9 +244,40 @@ class Snapshot:
         """Return id, labels and metadata of these rows; TooLarge if they take more bytes."""
         return self.store.items.contents(self.connection, rows, max_bytes)
 
+    def features(self, rows: RowNumbers) -> tuple[Floats, Mask]:
+        """Return features of these rows, and which of them are the items' own, not rebuilt from codes."""
+        if self.functions is None:
+            waiting, (X, _, _) = self.store.items.awaiting_codes(self.connection)
+            return X[np.searchsorted(waiting, rows)], np.ones(len(rows), bool)
+        if self.store.features is None:
+            return self._reconstructed(rows), np.full(len(rows), self.store.settings["codes_only"])
+        X, exact = self.store.features.read(self.connection, rows)
+        if not exact.all():
+            X[~exact] = self._reconstructed(rows[~exact])
+        return X, exact
+
+    def _reconstructed(self, rows: RowNumbers) -> Floats:
+        """Return about the features of rows, from their rescoring codes, or else from their codes."""
+        assert self.functions is not None
+        if self.page_items is None or self.store.rescorer is None:
+            return self.functions.decode(self.index.codes(rows))
+        rescoring_codes = self.page_items.rescoring_codes(rows)
+        X = self.store.rescorer.decode(rescoring_codes) + self.functions.mean_
+        if (lost := find_lost(rescoring_codes)).any():
+            X[lost] = self.functions.decode(self.index.codes(rows[lost]))
+        return X
+
     def rank_by_cosine(self, Q: Floats, k: int, voted: VotedRows) -> tuple[list[tuple[NDArray[Any], ...]], str]:
         """Rank the allowed items while they wait for hash functions (cosine_ranking.py)."""
         return rank_by_cosine(self.store, self.connection, Q, k, self.allowed, voted)
+
+
+def query_digests(settings: dict[str, Any], Q: Floats) -> list[int]:
+    """Return digests of queries, by which `Snapshot.repeats` finds the items that were stored with these features."""
+    if settings.get("keep_features", False):
+        Q = round_to_half(Q)  # a query that float16 cannot hold repeats no item
+    digests: list[int] = feature_digests(Q).tolist()
+    return digests
 
 
 class ReadView:

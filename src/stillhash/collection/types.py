@@ -20,6 +20,7 @@ IdLike = Id | UUID | Enum | PurePath | date | np.generic  # what is converted to
 Filter = dict[str, Any]
 ItemIds = Iterable[IdLike] | NDArray[Any]
 Weights = Vector | Vectors | NDArray[Any]  # (bits,) of one query, or (m, bits)
+LabelsOfItems = dict[Id, list[Any]]
 VersionName = int | Literal["hamming"]  # of the model
 # Why an item is suggested: it stands for many others; nothing labelled is like it; two labels are about as likely; none
 # of its labels is likely.

@@ -16,14 +16,24 @@ from stillhash.collection.filters.language import Condition, compile_filter
 from stillhash.collection.filters.tree import AllOf
 from stillhash.collection.storage.schema import parse_json
 from stillhash.collection.types import Filter, Id
-from stillhash.collection.values import brief, check_json_values, json_default, plain_id, plain_label
+from stillhash.collection.values import (
+    JSON_ENCODER,
+    MAX_METADATA_DEPTH,
+    brief,
+    check_json_values,
+    json_depth,
+    json_text,
+    plain_id,
+    plain_label,
+)
 from stillhash.errors import InvalidInput, WrongType
+from stillhash.numeric.code_formats import from_hex, is_hex
+from stillhash.numeric.codes import signs, width
 from stillhash.numeric.labels import Labels, parse_labels
-from stillhash.numeric.validation import Codes, Floats, check_features, check_integer, to_array
+from stillhash.numeric.validation import Codes, Floats, check_codes, check_features, check_integer, to_array
 
 MAX_PICTURE_BYTES = 1 << 20
 MAX_METADATA_BYTES = 1 << 20  # of an item, as JSON
-MAX_METADATA_DEPTH = 500  # SQLite reads 1,000; how deep Python writes depends on its version
 MAX_NAME_LENGTH = 1000  # characters of an id or a label
 MAX_ROW_LABELS = 10_000  # of an item
 PICTURE_SIGNATURES = {
@@ -32,13 +42,12 @@ PICTURE_SIGNATURES = {
     rb"GIF8[79]a": "image/gif",
     rb"RIFF.{4}WEBP": "image/webp",
 }
-JSON_ENCODER = json.JSONEncoder(allow_nan=False, default=json_default)
 
 
 class LabelledRows(NamedTuple):
     """Validated feature rows and their labels, parsed and serialised once."""
 
-    features: NDArray[Any]  # (n, D) float32; rescoring codes (n, width) uint8, where these are learnt
+    features: NDArray[Any]  # (n, D) float32; uint8 where these are ready codes, or the rescoring codes that are learnt
     labels: Labels
     label_texts: list[str]  # JSON, one for each row
 
@@ -78,7 +87,6 @@ class ItemRows(NamedTuple):
     label_texts: list[str]  # JSON
     metadata: list[str | None]  # JSON
     pictures: list[bytes | None] | None
-    codes: Codes | None = None  # where they came ready
 
 
 def check_items(
@@ -266,29 +274,6 @@ def metadata_json(data: Any, name: str = "metadata") -> str:
     return text
 
 
-def json_depth(text: str) -> int:
-    """Return how many objects and lists of this JSON are in one another; where there are few, how many there are."""
-    if (brackets := text.count("{") + text.count("[")) <= MAX_METADATA_DEPTH:
-        return brackets
-    depth = deepest = 0
-    for bracket in re.findall(r"[\[\]{}]", re.sub(r'"(?:[^"\\]|\\.)*"', "", text)):
-        depth += 1 if bracket in "[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def json_text(data: Any) -> str:
-    """Return JSON as every version of SQLite reads it: \\u0022 for a quote, which would end a path, and no \\u0000."""
-    text = JSON_ENCODER.encode(data)
-    return re.sub(r"\\(u0000|.)", _escape, text) if "\\" in text else text
-
-
-def _escape(match: re.Match[str]) -> str:
-    if match[1] == "u0000":
-        raise ValueError("the character 0 ends a string")
-    return r"\u0022" if match[1] == '"' else match[0]
-
-
 EVERY_ITEM = AllOf(())
 ItemFilter = Filter | Literal["all"]  # a condition that is not empty, or every item
 MetadataChange = Callable[[str | None], str | None]  # of JSON; None is no metadata
@@ -314,6 +299,16 @@ def check_shared_labels(labels: Any) -> list[Any]:
         raise InvalidInput("labels: expected a list of labels for all items that match, [] for none, got None")
     check_labels([labels], 1)
     return [labels]
+
+
+def check_shared(labels: Any) -> list[Any]:
+    """Return the labels that a verb adds to all items, or removes from them: a list, or a single one."""
+    if labels is None:
+        raise InvalidInput("labels: expected a label, or a list of labels for all items, got None")
+    (shared,) = check_label_lists([labels], 1)
+    if not shared:
+        raise InvalidInput("labels: expected at least one label, got none")
+    return shared
 
 
 def check_metadata_changes(metadata: Any, rows: int | None, replace: bool) -> list[MetadataChange]:
@@ -345,3 +340,107 @@ def merge_metadata(fields: dict[str, Any], stored: str | None) -> str | None:
     removed = {key for key, value in fields.items() if value is None}
     merged = {key: value for key, value in {**before, **fields}.items() if key not in removed}
     return None if stored is None and not merged else metadata_json(merged)
+
+
+class FeatureInput(NamedTuple):
+    """Rows of features, (n, dim) real numbers."""
+
+    dim: int
+    bits: int
+
+    @property
+    def row_length(self) -> int:
+        """Return the numbers of a row."""
+        return self.dim
+
+    def items(
+        self, ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any
+    ) -> tuple[ItemRows, LabelledRows]:
+        """Validate the arguments of `add` and `upsert`."""
+        self._refuse_codes(features, "features")
+        return check_items(ids, features, labels, metadata, pictures, self.dim)
+
+    def rows(self, features: Any, labels: Any, *, least: int = 0) -> LabelledRows:
+        """Validate rows and their labels."""
+        self._refuse_codes(features, "features")
+        return check_rows(features, labels, self.dim, least=least)
+
+    def query(self, query: Any) -> tuple[Floats, bool]:
+        """Validate one query, or several; return them as rows, and whether it was one."""
+        self._refuse_codes(query, "query")
+        return check_query(query, self.dim)
+
+    def _refuse_codes(self, value: Any, name: str) -> None:
+        packed = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim in (1, 2)
+        if is_hex(value) or (packed and value.shape[-1] == width(self.bits) != self.dim):
+            use = "Only a collection that is created with codes_only=True takes codes."
+            raise InvalidInput(f"{name}: expected {self.dim} features, got what looks like codes. {use}")
+
+
+class CodeInput(NamedTuple):
+    """Rows of ready codes: packed, (n, ceil(bits / 8)) uint8, or hexadecimal texts."""
+
+    bits: int
+
+    @property
+    def row_length(self) -> int:
+        """Return the bytes of a code."""
+        return width(self.bits)
+
+    def items(
+        self, ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any
+    ) -> tuple[ItemRows, LabelledRows]:
+        """Validate the arguments of `add` and `upsert`; the codes are in the place of features."""
+        names = check_ids(ids)
+        (codes, _), count = self.codes(features, "codes", single=False), len(names)
+        if len(codes) != count:
+            raise InvalidInput(f"codes: expected one for each of {count} ids, got {len(codes)}")
+        parsed, texts = check_labels(labels, count)
+        new = ItemRows(names, texts, check_metadata(metadata, count), check_pictures(pictures, count))
+        return new, LabelledRows(codes, parsed, texts)
+
+    def rows(self, features: Any, labels: Any, *, least: int = 0) -> LabelledRows:
+        """Validate codes and their labels; the features are signs."""
+        codes, _ = self.codes(features, "codes", single=False)
+        return check_rows(signs(codes, self.bits), labels, self.bits, "codes", least)
+
+    def query(self, query: Any) -> tuple[Floats, bool]:
+        """Validate one query, or several; return their signs as rows, and whether it was one."""
+        codes, single = self.codes(query, "query")
+        return signs(codes, self.bits), single
+
+    def codes(self, value: Any, name: str, *, single: bool = True) -> tuple[Codes, bool]:
+        """Return packed codes as rows, and whether there was one, not in a list."""
+        if not isinstance(value, np.ndarray) and hasattr(value, "__array__"):  # a column of a table, a tensor
+            value = np.asarray(value)
+        if is_hex(value):
+            array: NDArray[Any] = from_hex(value, self.bits)
+        elif isinstance(value, list) and value and all(isinstance(one, np.ndarray) for one in value):
+            array = _stacked(value, name)
+        else:
+            array = value if isinstance(value, np.ndarray) else np.empty(0, object)
+        if array.dtype != np.uint8:
+            kind = (
+                f"dtype {array.dtype}" if isinstance(value, np.ndarray) else f"a value of type {type(value).__name__}"
+            )
+            expected = f"packed codes of dtype uint8, {width(self.bits)} bytes each, or hexadecimal texts"
+            raise WrongType(f"{name}: expected {expected}, since this collection has codes only, got {kind}")
+        alone = array.ndim == 1 and single
+        return check_codes(array[None] if alone else array, self.bits, name), alone
+
+
+InputRows = FeatureInput | CodeInput
+
+
+def input_rows(settings: dict[str, Any]) -> InputRows:
+    """Return what a collection of these settings takes."""
+    return CodeInput(settings["bits"]) if settings["codes_only"] else FeatureInput(settings["dim"], settings["bits"])
+
+
+def _stacked(rows: list[NDArray[Any]], name: str) -> NDArray[Any]:
+    try:
+        return np.stack(rows)
+    except ValueError:
+        raise InvalidInput(
+            f"{name}: expected codes of equal length, got {sorted({row.shape for row in rows})}"
+        ) from None

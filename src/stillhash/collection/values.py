@@ -11,7 +11,9 @@ arrays, in metadata      lists
 Everything else is refused by the name of its type: bytes, sets, complex numbers, durations, objects.
 """
 
+import json
 import math
+import re
 import reprlib
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -34,6 +36,7 @@ SINGLE_ID_TYPES = (str, int, np.generic, UUID, PurePath, Enum, date)
 MAX_ARRAY = 1 << 19  # entries: more would not fit into the metadata of an item
 MAX_INTEGER_BITS = 1000  # of a number that a message shows
 MAX_NAMED_DEPTH = 100  # of a value that a message names
+MAX_METADATA_DEPTH = 500  # SQLite reads 1,000; how deep Python writes depends on its version
 JSON_VALUES = "text, a number, a boolean, null, a date, a UUID, or lists and objects of these"
 
 
@@ -152,3 +155,29 @@ def _places(value: Any, place: str, depth: int) -> Iterator[tuple[str, Any]]:
             yield from _places(entry, f"{place}[{number}]", depth + 1)
     else:
         yield place, value
+
+
+JSON_ENCODER = json.JSONEncoder(allow_nan=False, default=json_default)
+
+
+def json_depth(text: str) -> int:
+    """Return how many objects and lists of this JSON are in one another; where there are few, how many there are."""
+    if (brackets := text.count("{") + text.count("[")) <= MAX_METADATA_DEPTH:
+        return brackets
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", re.sub(r'"(?:[^"\\]|\\.)*"', "", text)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def json_text(data: Any) -> str:
+    """Return JSON as every version of SQLite reads it: \\u0022 for a quote, which would end a path, and no \\u0000."""
+    text = JSON_ENCODER.encode(data)
+    return re.sub(r"\\(u0000|.)", _escape, text) if "\\" in text else text
+
+
+def _escape(match: re.Match[str]) -> str:
+    if match[1] == "u0000":
+        raise ValueError("the character 0 ends a string")
+    return r"\u0022" if match[1] == '"' else match[0]

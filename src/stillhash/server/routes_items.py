@@ -14,7 +14,7 @@ from starlette.responses import Response
 from stillhash.codes import to_hex
 from stillhash.collection import Answer, Collection
 from stillhash.collection.explain import NUMBER_BYTES
-from stillhash.collection.label_writer import LabelsOfItems
+from stillhash.collection.types import LabelsOfItems
 from stillhash.errors import StillhashError, TooLarge
 from stillhash.server import schemas
 from stillhash.server.bodies import EncodableQuery, RowStream

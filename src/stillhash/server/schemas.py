@@ -11,10 +11,16 @@ from stillhash.collection import Answer, AuditEntry, DoubtfulItem, Item, LabelSu
 from stillhash.collection.filters.facet_counts import MAX_FACET_VALUES
 from stillhash.collection.filters.suggestions import MAX_SUGGESTED, SuggestionKind
 from stillhash.collection.learning.label_suggestions import MAX_SUGGESTIONS
-from stillhash.collection.learning.probe import MAX_PROBE_ITEMS, MAX_PROBE_QUERIES, PROBE_ITEMS, PROBE_QUERIES
-from stillhash.collection.lexical_reader import DEFAULT_DEPTH
-from stillhash.collection.probe_reader import MAX_PROBE_SEED, MIN_PROBE_ITEMS
-from stillhash.collection.vote_listing import MAX_LISTED_VOTES
+from stillhash.collection.learning.probe import (
+    MAX_PROBE_ITEMS,
+    MAX_PROBE_QUERIES,
+    MAX_PROBE_SEED,
+    MIN_PROBE_ITEMS,
+    PROBE_ITEMS,
+    PROBE_QUERIES,
+)
+from stillhash.collection.learning.votes import MAX_LISTED_VOTES
+from stillhash.collection.ranking import DEFAULT_DEPTH
 from stillhash.collection.words import MAX_TERMS, MAX_WORDS_LENGTH
 from stillhash.errors import InvalidInput
 from stillhash.hashers import DEFAULT_HASHER

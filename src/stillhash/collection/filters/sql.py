@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from stillhash.collection.filters.tree import COMPARISONS, AllOf, AnyOf, FieldTest, FilterTree, LabelTest, Negation
-from stillhash.collection.validation import json_text
+from stillhash.collection.values import json_text
 
 JSON_TEXT, JSON_NUMERIC = "'text'", "'integer', 'real'"  # as json_type names them
 JSON_TYPES = {str: JSON_TEXT, int: JSON_NUMERIC, float: JSON_NUMERIC}

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from stillhash.collection.filters.language import compile_filter
-from stillhash.collection.read_view import Snapshot
+from stillhash.collection.read_view import ReadView, Snapshot
 from stillhash.collection.storage.bitmaps import count_bits, list_rows
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.schema import parsing
 from stillhash.collection.storage.store import Store
-from stillhash.collection.types import LabelSuggestion, SuggestionReason
+from stillhash.collection.types import Id, LabelSuggestion, SuggestionReason
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import signs
@@ -103,6 +103,30 @@ class SuggestionSource:
                 if label in columns:
                     counts[columns[label]] += 1
         return counts
+
+
+def suggest_labels(view: ReadView, count: int, skip: list[Id], rng: np.random.Generator) -> list[LabelSuggestion]:
+    """Return suggestions for unlabelled items, the most useful first; none is near those of `skip`."""
+    with view.pinned(WITH_LABELS) as snapshot:
+        assert snapshot.allowed is not None
+        labelled = draw_rows(snapshot.allowed, LABELLED_ROWS, rng)
+    with view.pinned(WITHOUT_LABELS) as snapshot:
+        items, connection = snapshot.store.items, snapshot.connection
+        skipped = np.array(list(items.rows_of(connection, skip).values()), np.int64)
+        existing = np.array(items.existing(connection, labelled.tolist()), np.int64)
+        source = SuggestionSource(snapshot.store, snapshot, label_names(snapshot))
+        return choose_items(source, np.setdiff1d(existing, skipped), skipped, count, rng)
+
+
+def label_names(snapshot: Snapshot) -> tuple[Hashable, ...]:
+    """Return the labels that a model predicts; those of an earlier release are in the files of its learner."""
+    if snapshot.model.V is None:
+        return ()
+    if snapshot.model.label_names is not None:
+        return tuple(snapshot.model.label_names)
+    files = snapshot.store.versions.learners(snapshot.connection).get(snapshot.version)
+    space = None if files is None else snapshot.store.learner_files.load(files).label_space()
+    return () if space is None else tuple(space.names)
 
 
 def choose_items(

@@ -6,27 +6,36 @@ there are twice as many. The measures are those of `prequential`: items that sha
 of their label sets is the grade.
 """
 
+import threading
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.learning.prequential import MeasuredItems, score_items
+from stillhash.collection.filters.language import compile_filter
+from stillhash.collection.learning.prequential import MIN_LABELLED_ROWS, MeasuredItems, score_items
+from stillhash.collection.read_view import Snapshot
 from stillhash.collection.storage.items import RowNumbers
+from stillhash.collection.storage.labelled_rows import read_labels
+from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.types import Id, VersionName
+from stillhash.errors import Conflict, NotFitted
 from stillhash.hashers import LinearHasher, Model
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.kernels import RankingQuality
-from stillhash.numeric.labels import Labels, label_jaccard
+from stillhash.numeric.labels import Labels, label_jaccard, parse_labels
 from stillhash.numeric.ranking import order_rows
 from stillhash.numeric.reference import FIRST_PAGE
 from stillhash.numeric.rescoring import Rescorer
-from stillhash.numeric.validation import Codes, Floats, Mask
+from stillhash.numeric.validation import Codes, Floats, Mask, check_integer
 
 PROBE_QUERIES, PROBE_ITEMS = 100, 2000
 MAX_PROBE_QUERIES, MAX_PROBE_ITEMS = 1000, 20_000
+MIN_PROBE_ITEMS, MAX_PROBE_SEED = 10, 2**32 - 1
+MAX_CACHED_PROBES = 2
+LABELLED_ITEMS = compile_filter({"labels": {"$exists": True}})
 MIN_LABEL_QUERIES = 3  # of a label, or its quality is mostly chance
 SAME_BITS_SHARE = 0.2  # of rows with the same labels whose bits of labels are the same, where codes hold labels
 PROBE_MEASURES = tuple(map(RankingQuality._fields.index, ("precision_10", "ndcg_10", "map")))
@@ -231,3 +240,67 @@ def codes_hold_labels(codes: Codes, labels: Labels, functions: LinearHasher) -> 
 
 def _quality(values: NDArray[np.float64]) -> ProbeQuality:
     return ProbeQuality(*values.tolist())
+
+
+class Probes:
+    """Chooses and reads the probe of a commit, and keeps the latest ones, on which several versions are measured."""
+
+    def __init__(self) -> None:
+        self._latest: dict[tuple[int, ...], tuple[Probe, bool]] = {}  # by commit and arguments
+        self._lock = threading.Lock()
+
+    def read(
+        self, snapshot: Snapshot, queries: int, items: int, seed: int, names: list[Id] | None = None
+    ) -> tuple[Probe, bool]:
+        """Return the probe of a commit, and whether its queries hold their labels.
+
+        The snapshot allows the labelled items. names: the queries are these items.
+        """
+        check_integer(queries, "queries", 1, MAX_PROBE_QUERIES)
+        check_integer(items, "items", MIN_PROBE_ITEMS, MAX_PROBE_ITEMS)
+        check_integer(seed, "seed", 0, MAX_PROBE_SEED)
+        if names is not None:
+            return read_probe(snapshot, _rows_of_probe(snapshot, queries, items, seed, names))
+        key = int(get_meta(snapshot.connection, "seq")), queries, items, seed
+        with self._lock:
+            if key in self._latest:
+                return self._latest[key]
+        probe = read_probe(snapshot, _rows_of_probe(snapshot, queries, items, seed, None))
+        with self._lock:
+            self._latest[key] = probe
+            while len(self._latest) > MAX_CACHED_PROBES:
+                del self._latest[next(iter(self._latest))]
+        return probe
+
+
+def _rows_of_probe(snapshot: Snapshot, queries: int, items: int, seed: int, names: list[Id] | None) -> ProbeRows:
+    """Choose the rows of a probe among the rows that the snapshot allows."""
+    if snapshot.functions is None:
+        raise NotFitted("probe: the hash functions are not fitted yet: add more rows, or call fit")
+    assert snapshot.allowed is not None
+    labelled = np.flatnonzero(np.unpackbits(snapshot.allowed, bitorder="little"))
+    if len(labelled) < MIN_LABELLED_ROWS:
+        raise Conflict(f"probe: expected {MIN_LABELLED_ROWS} labelled items or more, got {len(labelled)}")
+    if names is None:
+        return choose_probe(labelled, queries, items, snapshot.store.settings["init_rows"], seed)
+    rows = snapshot.store.items.rows_of(snapshot.connection, names)
+    chosen = np.intersect1d(labelled, np.array(list(rows.values()), np.int64))[:queries]
+    if not len(chosen) or len(labelled) - len(chosen) < MIN_PROBE_ITEMS:
+        raise Conflict(f"ids: expected items with labels, and {MIN_PROBE_ITEMS} other ones, got {len(chosen)}")
+    return ProbeRows(chosen, np.sort(choose_rows(np.setdiff1d(labelled, chosen), items, seed)))
+
+
+def read_probe(snapshot: Snapshot, chosen: ProbeRows) -> tuple[Probe, bool]:
+    """Read the labels, codes and features of a probe; return it, and whether its queries hold their labels."""
+    assert snapshot.functions is not None
+    rows = np.concatenate(chosen)
+    stored = read_labels(snapshot.connection, rows.tolist())
+    ids, lists = zip(*(stored[row] for row in rows.tolist()), strict=True)
+    labels, codes = parse_labels(list(lists), len(rows)), snapshot.index.codes(rows)
+    features, own = snapshot.features(chosen.queries)
+    count, rescorer = len(features), snapshot.store.rescorer
+    leaks = rescorer is None and not own.all() and codes_hold_labels(codes, labels, snapshot.functions)
+    parts = list(ids), labels, list(lists[:count]), features, codes[count:], snapshot.functions
+    if rescorer is None or snapshot.page_items is None:
+        return Probe(*parts), leaks
+    return Probe(*parts, rescorer, snapshot.page_items.rescoring_codes(chosen.items)), leaks

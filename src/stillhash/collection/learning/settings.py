@@ -5,12 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from stillhash.collection.learning.trainer import Trainer
-from stillhash.collection.storage.schema import ADDITIVE_METHOD, is_fitted
-from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.schema import ADDITIVE_METHOD
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher
-from stillhash.numeric.labels import Labels
 from stillhash.numeric.rescoring import RESCORE_BITS
 from stillhash.numeric.validation import check_bits, check_choice, check_integer
 
@@ -102,14 +99,3 @@ def check_flag(value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise WrongType(f"codes_only: expected true or false, got {value!r}")
     return bool(value)
-
-
-def fix_identity(store: Store) -> None:
-    """Fix the hash functions of a collection of ready codes, unless they are fixed already; this ends its creation."""
-    with store.reading() as connection:
-        if is_fitted(connection):
-            return
-    hasher = new_hasher(store.settings)
-    hasher.begin(np.ones((1, store.settings["bits"]), np.float32), Labels.empty())
-    with store.change("fit") as change:
-        Trainer(store).start(change.connection, hasher, "fit", 0)

@@ -15,7 +15,6 @@ from sqlite3 import Connection
 import numpy as np
 
 from stillhash.collection.learning.doubtful_labels import LabelJudge
-from stillhash.collection.learning.label_names import LabelNames, hasher_label_names
 from stillhash.collection.learning.prequential import Chunk, add_point, evaluate_chunk, load_history, save_history
 from stillhash.collection.learning.settings import new_hasher
 from stillhash.collection.learning.stored_models import (
@@ -38,12 +37,15 @@ from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
 from stillhash.files.sealed_files import remove_unlisted
 from stillhash.hashers import Hasher, LinearHasher, Model
+from stillhash.numeric.codes import signs
 from stillhash.numeric.feature_digests import feature_digests
+from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Mask, check_integer
 
 MIN_INIT_ROWS = 300  # that hash functions are fitted on, unless by `fit`
 MIN_STEP_ROWS = 100
+LEARN_CODES = 65_536  # labelled codes whose signs are in memory at a time
 MAX_STEPS = 100  # of one write
 CODE_SAMPLE_ROWS = 8192  # that votes are compared with
 
@@ -54,8 +56,7 @@ class Trainer:
     def __init__(self, store: Store) -> None:
         self.store = store
         # Both are read again where the store is not at their version: after a transaction that failed.
-        self._hasher: tuple[int, Hasher] | None = None  # what has learnt all up to a version
-        self.label_names: tuple[int, LabelNames] = 0, ()  # that it predicts, with their version
+        self._hasher: tuple[int, Hasher] | None = None  # a version, and what has learnt everything up to it
         self._functions: tuple[str | None, LinearHasher | None] = None, None  # with their fingerprint
 
     def fit(self, connection: Connection, sample: LabelledRows | None = None, new: LabelledRows | None = None) -> Codes:
@@ -113,6 +114,8 @@ class Trainer:
         functions = self.functions(connection)
         if functions is None:
             return None
+        if self.store.settings["codes_only"]:
+            return rows.features
         if self.store.settings["codes_see_labels"] and len(rows.labels.indices):
             return self.hasher(connection).encode_checked(rows.features, rows.labels)
         return functions.encode_checked(rows.features)
@@ -150,6 +153,22 @@ class Trainer:
             numbers, rows = np.asarray(numbers)[labelled].tolist(), rows.select(labelled)
             codes = None if codes is None else codes[labelled]
             own_features = None if own_features is None else own_features[labelled]
+        if codes is None or not self.store.settings["codes_only"]:
+            self._learn_labelled(connection, numbers, rows, codes, own_features)
+            return
+        for step in rows.steps(LEARN_CODES):  # of ready codes the features are the signs
+            part = rows.part(step)._replace(features=signs(codes[step], self.store.settings["bits"]))
+            own = None if own_features is None else own_features[step]
+            self._learn_labelled(connection, numbers[step], part, codes[step], own)
+
+    def _learn_labelled(
+        self,
+        connection: Connection,
+        numbers: Sequence[int],
+        rows: LabelledRows,
+        codes: Codes | None,
+        own_features: Mask | None,
+    ) -> None:
         waiting = self.count_waiting(connection)
         enough = is_fitted(connection) and waiting + len(rows.features) >= self.store.settings["learn_rows"]
         if not enough or codes is None:
@@ -329,8 +348,7 @@ class Trainer:
                 with parsing("votes"):
                     model = correct(hasher, model, votes, self.store.codes.sample(connection, CODE_SAMPLE_ROWS))
         version = versions.publish(connection, new, model.side, model_bytes(model))
-        names = hasher_label_names(hasher) if model.label_names is None else tuple(model.label_names)
-        self._hasher, self.label_names = (version, hasher), (version, names)
+        self._hasher = version, hasher
         return version
 
     def hasher(self, connection: Connection) -> Hasher:
@@ -368,3 +386,14 @@ def step_rows(hasher: Hasher, learn_rows: int, count: int) -> int:
     neither so short that an evaluation says little, nor so many that it takes longer than learning.
     """
     return max(learn_rows, MIN_STEP_ROWS, -(-count // MAX_STEPS)) if hasher.chunk_invariant else learn_rows
+
+
+def fix_identity(store: Store) -> None:
+    """Fix the hash functions of a collection of ready codes, unless they are fixed already; this ends its creation."""
+    with store.reading() as connection:
+        if is_fitted(connection):
+            return
+    hasher = new_hasher(store.settings)
+    hasher.begin(np.ones((1, store.settings["bits"]), np.float32), Labels.empty())
+    with store.change("fit") as change:
+        Trainer(store).start(change.connection, hasher, "fit", 0)

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.input_rows import input_rows
 from stillhash.collection.storage.schema import get_meta, parse_json, set_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Id
-from stillhash.collection.validation import check_ids
+from stillhash.collection.validation import check_ids, input_rows
 from stillhash.errors import Conflict, InvalidInput, StillhashError
 from stillhash.io import ColumnNames, LazyChunk, has_columns, scan_chunks, source_digest
 from stillhash.io.arrow_batches import BatchContent

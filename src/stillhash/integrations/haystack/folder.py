@@ -24,7 +24,8 @@ import stillhash.collection
 from stillhash.collection import Collection
 from stillhash.collection.storage.row_arrays import round_features
 from stillhash.collection.types import Filter, Item
-from stillhash.collection.validation import check_ids, check_items, check_labels, check_metadata, check_path, json_text
+from stillhash.collection.validation import check_ids, check_items, check_labels, check_metadata, check_path
+from stillhash.collection.values import json_text
 from stillhash.errors import BadState, Conflict
 from stillhash.files.sealed_files import read_sealed, write_sealed
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from stillhash.collection import Answer, Collection, Item
-from stillhash.collection.lexical_reader import DEFAULT_DEPTH
+from stillhash.collection.ranking import DEFAULT_DEPTH
 from stillhash.server.pages.passages import TextHit, text_hit
 from stillhash.server.pages.queries import MAX_PAGE_HITS, MAX_PAGES, PageOptions, PageQuery
 from stillhash.server.pages.rendering import templates

@@ -7,7 +7,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from stillhash.collection import Answer, Collection, Hit
-from stillhash.collection.lexical_reader import DEFAULT_DEPTH
+from stillhash.collection.ranking import DEFAULT_DEPTH
 from stillhash.collection.types import Explanation, LabelShare
 from stillhash.errors import InvalidInput, NotFound
 from stillhash.server.dependencies import ExecutorParam

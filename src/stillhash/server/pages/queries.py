@@ -12,9 +12,8 @@ from starlette.datastructures import FormData, QueryParams, UploadFile
 
 from stillhash.collection import Collection, Hit, Item
 from stillhash.collection.filters.language import compile_filter
-from stillhash.collection.input_rows import CodeInput
 from stillhash.collection.types import Filter
-from stillhash.collection.validation import picture_type
+from stillhash.collection.validation import CodeInput, picture_type
 from stillhash.errors import InvalidInput, NotFound, TooLarge
 from stillhash.io import check_npy
 from stillhash.numeric.validation import Floats, check_features

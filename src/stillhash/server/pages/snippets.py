@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from stillhash.collection.learning.probe import VersionComparison
 from stillhash.collection.types import Filter
-from stillhash.collection.validation import json_text
+from stillhash.collection.values import json_text
 from stillhash.server.pages.queries import PageOptions, PageQuery
 
 

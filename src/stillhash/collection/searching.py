@@ -1,4 +1,4 @@
-"""Search a collection as of one commit: what a reader of its store does, and a front, which has no store."""
+"""Search a collection as of one commit: what a collection does with its store, and a front without one."""
 
 from typing import Any, Unpack, overload
 
@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from stillhash.collection.explain import ExplainedPage, check_explained_bytes, explain_answers, explain_labels_and_votes
 from stillhash.collection.filters.language import compile_filter
-from stillhash.collection.input_rows import CodeInput, FeatureInput
 from stillhash.collection.learning.encoder_alignment import (
     EncoderInfo,
     align_features,
@@ -21,6 +20,10 @@ from stillhash.collection.search_view import ModelStore, SearchSnapshot, SearchV
 from stillhash.collection.types import (
     Answer,
     Filter,
+    Id,
+    IdLike,
+    Item,
+    ItemIds,
     LocalRangeOptions,
     LocalSearchOptions,
     Vector,
@@ -28,7 +31,8 @@ from stillhash.collection.types import (
     VersionName,
     Weights,
 )
-from stillhash.collection.validation import check_distance
+from stillhash.collection.validation import CodeInput, FeatureInput, check_distance, check_ids
+from stillhash.collection.values import is_single_id
 from stillhash.errors import InvalidInput, NotFitted, TooLarge, report_shortages
 from stillhash.hashers import Model
 from stillhash.numeric.ranking import Ranking
@@ -37,13 +41,30 @@ from stillhash.search.first_page import search_page
 
 
 @report_shortages
-class SearchReader:
-    """The verbs that search, and those about the models that rank."""
+class Searchable:
+    """The verbs of a collection and of a front: they search, and read items and versions of the model."""
 
     bits: int
     _store: ModelStore
     _view: SearchView
     _input: FeatureInput | CodeInput
+
+    @overload
+    def get(self, ids: IdLike, *, max_bytes: int | None = None) -> Item | None: ...  # type: ignore[overload-overlap]
+    @overload
+    def get(self, ids: ItemIds, *, max_bytes: int | None = None) -> list[Item | None]: ...
+    def get(self, ids: IdLike | ItemIds, *, max_bytes: int | None = None) -> Item | list[Item | None] | None:
+        """Return the item with this id, or for a list of ids a list of items; None where there is no such item.
+
+        max_bytes: refuse items that take more bytes as JSON, about.
+        """
+        if is_single_id(ids):
+            return self._read_items(check_ids([ids]), max_bytes)[0]
+        return self._read_items(check_ids(ids, distinct=False), max_bytes)
+
+    def _read_items(self, names: list[Id], max_bytes: int | None) -> list[Item | None]:
+        """Return the items with these validated ids, which may repeat."""
+        raise NotImplementedError
 
     @overload
     def search(self, query: Vector, k: int = ..., **options: Unpack[LocalSearchOptions]) -> Answer: ...
