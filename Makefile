@@ -7,6 +7,8 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/stillhash/numeric/native
 # Workers of the tests; Ray has one of them to itself, and each has a browser of its own.
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
+# uv trusts the certificates that the system trusts, as pip does.
+export UV_SYSTEM_CERTS ?= 1
 # Tests start hundreds of processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
