@@ -13,7 +13,7 @@ import pytest
 import stillhash
 from stillhash import Collection
 from stillhash.collection.transfer import exported_items
-from stillhash.errors import Conflict, InvalidInput, StoreFailed
+from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
 from stillhash.io.columns import CODE_NAME
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.collection.golden import PICTURE
@@ -177,6 +177,9 @@ def test_features_that_are_lost_are_null(tmp_path: Path, format: str) -> None:
     collection.close()
     (lost,) = (tmp_path / "c" / "segments").glob("*.features")
     lost.unlink()
+    with stillhash.open(tmp_path / "c", read_only=True) as collection, pytest.raises(BadState, match="missing"):
+        collection.export(tmp_path / f"a.{format}")
+    stillhash.repair(tmp_path / "c")
     with stillhash.open(tmp_path / "c", read_only=True) as collection:
         collection.export(tmp_path / f"a.{format}")
         features = [row["features"] for row in read_table(tmp_path / f"a.{format}")]

@@ -171,11 +171,15 @@ def test_damage_is_found_and_repaired(tmp_path: Path, monkeypatch: pytest.Monkey
     for file in (path / "segments").glob("*.rescoring"):
         file.unlink()
     with stillhash.open(path) as collection:
-        assert "missing" in collection.verify()[0] and not rescoring_codes(collection, ids[1:])[1].any()
-        assert collection.search(some_rows(1).X[0], 5).hits
+        assert "missing" in collection.verify()[0]
+        with pytest.raises(BadState, match="rescoring: missing"):
+            rescoring_codes(collection, ids[1:])
+        with pytest.raises(BadState, match="rescoring: missing"):
+            collection.search(some_rows(1).X[0], 5)
     assert "rows have lost their rescoring codes" in stillhash.repair(path).actions[0]
     with stillhash.open(path) as collection:
-        assert collection.verify() == [] and collection.ids()
+        assert collection.verify() == [] and not rescoring_codes(collection, ids[1:])[1].any()
+        assert collection.search(some_rows(1).X[0], 5).hits
 
 
 @pytest.mark.parametrize("other", ["of another segment", "of another collection", "features"])

@@ -85,17 +85,12 @@ MAX_UNSEALED_BYTES = 1 << 26  # of codes in memory, before those that are sealed
 
 
 class SealedRows(NamedTuple):
-    """The rescoring codes of a segment, mapped; None if they are lost."""
+    """The rescoring codes of a segment, mapped."""
 
     first: int
     last: int
     numbers: NDArray[np.int64] | None  # None: all rows from the first to the last
-    codes: Codes | None
-
-    def readable(self) -> Codes | None:
-        """Return the codes, None if they are not those of so many rows."""
-        rows = self.last - self.first + 1 if self.numbers is None else len(self.numbers)
-        return self.codes if self.codes is not None and len(self.codes) == rows else None
+    codes: Codes
 
 
 class RescoringCodes:
@@ -107,7 +102,7 @@ class RescoringCodes:
 
     def use(self, sealed: Iterable[SealedRows]) -> None:
         """Start again with these segments, in order of their rows, and no other rows."""
-        self._sealed: list[tuple[Any, ...]] = [(*segment[:3], None, segment.readable()) for segment in sealed]
+        self._sealed: list[tuple[Any, ...]] = [(*segment[:3], None, segment.codes) for segment in sealed]
         self._parts = self._sealed
         self._count = 0
         self._numbers, self._codes = np.empty(0, np.int64), np.empty((0, self.width), np.uint8)

@@ -134,9 +134,8 @@ class RowArrayTable:
                     values[place] = group[row - first]
         for record in self.codes.segment_records(connection) if (numbers <= last).any() else ():
             inside = np.flatnonzero((record.first <= numbers) & (numbers <= record.last))
-            stored = self._map(record) if len(inside) else None
-            if stored is not None:
-                rows = self._row_numbers(record)
+            if len(inside):
+                rows, stored = self._row_numbers(record), self._map_stored(record)
                 at = np.minimum(np.searchsorted(rows, numbers[inside]), len(rows) - 1)
                 held = rows[at] == numbers[inside]
                 values[inside[held]] = stored[at[held]]
@@ -170,9 +169,9 @@ class RowArrayTable:
         files = map(self.file, self.codes.segment_files(connection))
         return [file for file in files if check_kind(self.codes.folder / file)]
 
-    def mapped(self, connection: Connection) -> list[NDArray[Any] | None]:
-        """Map the values of each segment, to be read after a later commit has replaced the files; None if lost."""
-        return [self._map(record) for record in self.codes.segment_records(connection)]
+    def mapped(self, connection: Connection) -> list[NDArray[Any]]:
+        """Map the values of each segment, to be read after a later commit has replaced the files."""
+        return [self._map_stored(record) for record in self.codes.segment_records(connection)]
 
     def problems(self, connection: Connection, on_bytes: Callable[[int], object] | None = None) -> list[str]:
         """Return a sentence for each file that is missing or damaged; `on_bytes` is called with the bytes read."""
@@ -197,6 +196,13 @@ class RowArrayTable:
             write_sealed(path, [self._header(record.number, record.rows), values.tobytes()])
             lost = f"{record.rows} rows have lost their {self.kind.content}"
             actions.append(f"segments/{path.name}: damaged or missing; {lost}")
+
+    def _map_stored(self, record: SegmentRecord) -> NDArray[Any]:
+        """Map the values of a segment; BadState if there is no file, as after another process has compacted."""
+        if (values := self._map(record)) is None:
+            missing = f"segments/{self.file(record.file)}: missing"
+            raise BadState(f"{missing}. Run repair, or restore a snapshot, unless another process has just compacted.")
+        return values
 
     def _map(self, record: SegmentRecord, on_bytes: Callable[[int], object] | None = None) -> NDArray[Any] | None:
         """Map the values of a segment; None if there is no file, BadState if it is damaged or of another segment."""

@@ -124,8 +124,8 @@ class ExportedItems:
                 inside, places = inside[held], places[held]
             if len(inside):
                 codes[inside], known[inside] = read_tiles(segment.tiles, places), True
-                if features is not None and (stored := self._features[number]) is not None:
-                    features[inside] = stored[places]
+                if features is not None:
+                    features[inside] = self._features[number][places]
         if not known.all():
             raise BadState(f"items: {int((~known).sum())} items have no code, the first in row {rows[~known][0]}")
         if features is not None:
