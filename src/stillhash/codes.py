@@ -5,17 +5,17 @@
 >>> hashes = codes.from_hex([str(imagehash.phash(image)) for image in images])
 """
 
-from stillhash.numeric.code_formats import (
+from stillhash.numeric.codes import (
     from_bits,
     from_floats,
     from_hex,
     from_int8,
     from_packbits,
     hamming,
+    signs,
     to_hex,
     to_packbits,
 )
-from stillhash.numeric.codes import signs
 
 __all__ = [
     "from_bits",

@@ -26,7 +26,7 @@ from stillhash.cluster.segment_files import write_entry, write_segments
 from stillhash.cluster.storage import Storage
 from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
-from stillhash.numeric.feature_digests import NO_DIGEST
+from stillhash.numeric.codes import NO_DIGEST
 from tests.cluster.manifests import BITS, codes_of, compact_shard, content, entry, expected, names_below
 from tests.collection.test_crash import ROOT
 

@@ -23,7 +23,7 @@ from stillhash.collection.filters import column_use
 from stillhash.collection.filters.language import Condition, compile_filter
 from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment
 from stillhash.errors import BadState, InvalidInput, StoreFailed, TooLarge
-from stillhash.numeric.feature_digests import feature_digests
+from stillhash.numeric.codes import feature_digests
 from tests.cluster.published_items import PublishedItems
 from tests.collection.fixtures import BITS, begin, some_rows
 from tests.collection.test_filters import LABELS, METADATA, WHERE

@@ -14,7 +14,7 @@ import stillhash
 from stillhash import Collection
 from stillhash.errors import InvalidInput
 from stillhash.numeric.codes import signs
-from stillhash.numeric.reference_page import NEIGHBOUR_POWER, NEIGHBOURS
+from stillhash.numeric.reference import NEIGHBOUR_POWER, NEIGHBOURS
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.collection.golden import FOLDER
 from tests.collection.reference import Twin

@@ -14,8 +14,8 @@ import stillhash
 from stillhash.collection.validation import MAX_PICTURE_BYTES
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.hashers.linear import LinearHasher
-from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import signs
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescored_page import CANDIDATES
 from stillhash.numeric.rescoring import Rescorer
 from tests.collection.fixtures import rescoring_codes

@@ -20,9 +20,9 @@ from stillhash.collection.learning.trainer import MAX_STEPS, MIN_STEP_ROWS, step
 from stillhash.collection.validation import check_rows
 from stillhash.experiments.scenes import make_scenes
 from stillhash.hashers import METHODS
-from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.ranking import rank_all
 from stillhash.numeric.reference import rank_quality
+from stillhash.numeric.regression import unit_rows
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.collection.reference import Entry, StoredEntries
 from tests.support.toys import toy

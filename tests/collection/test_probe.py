@@ -16,8 +16,8 @@ import stillhash
 from stillhash import Collection, Item
 from stillhash.collection.learning.probe import MIN_LABEL_QUERIES, ProbeQuality, choose_probe, choose_rows, hash_numbers
 from stillhash.errors import Conflict, InvalidInput, NotFitted
-from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.ranking import rank_all
+from stillhash.numeric.regression import unit_rows
 from tests.collection.fixtures import rescoring_codes
 from tests.collection.reference import Entry, StoredEntries
 from tests.support.toys import toy

@@ -21,8 +21,7 @@ from stillhash.collection.storage.segments import (
 )
 from stillhash.errors import BadState, StoreFailed
 from stillhash.files.sealed_files import write_durably
-from stillhash.numeric.codes import from_tiles
-from stillhash.numeric.feature_digests import NO_DIGEST
+from stillhash.numeric.codes import NO_DIGEST, from_tiles
 from stillhash.platform import SYSTEM
 from tests.contracts.searchers import random_codes
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stillhash import LEMON, METHODS, OESH, PCAITQ
 from stillhash.errors import BadState, WrongType
 from stillhash.experiments.metrics import evaluate
-from stillhash.hashers.label_codes import LabelCodeHasher, balanced_orthogonal, regularised
+from stillhash.hashers.labelled_codes import LabelCodeHasher, balanced_orthogonal, regularised
 from stillhash.numeric.codes import signs
 from tests.support.toys import toy
 

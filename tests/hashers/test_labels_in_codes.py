@@ -12,7 +12,7 @@ from stillhash.errors import BadState, InvalidInput, WrongType
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers.state import read_state, write_state
 from stillhash.numeric.codes import signs
-from stillhash.numeric.label_codes import label_bits
+from stillhash.numeric.sufficient_stats import label_bits
 from stillhash.search.first_page import search_page
 from tests.support.toys import toy
 

@@ -13,8 +13,8 @@ from stillhash import Tally, load
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers.state import read_state, write_state
-from stillhash.numeric.label_codes import label_bits
 from stillhash.numeric.labels import parse_labels
+from stillhash.numeric.sufficient_stats import label_bits
 from tests.hashers.test_labels_in_codes import mixture
 
 X, Y = mixture(1500)

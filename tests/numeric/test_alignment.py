@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stillhash.numeric.alignment import RIDGES, fit_alignment, unit_rows
+from stillhash.numeric.regression import RIDGES, fit_alignment, unit_rows
 
 
 def described(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

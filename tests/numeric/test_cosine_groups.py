@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from stillhash.errors import TooLarge
 from stillhash.numeric import cosine_groups as module
-from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.cosine_groups import (
     cosine_groups,
     count_tables,
@@ -21,6 +20,7 @@ from stillhash.numeric.cosine_groups import (
     level_threshold,
 )
 from stillhash.numeric.near_groups import compress, join
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescoring import Rescorer
 
 

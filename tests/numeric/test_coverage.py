@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.coverage import cover_greedily, similarity_to
+from stillhash.numeric.regression import unit_rows
 
 
 def slow_cover(similarity: np.ndarray, covered: np.ndarray, weights: np.ndarray, count: int) -> list[int]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stillhash.numeric import kernels, reference
-from stillhash.numeric.alignment import unit_rows
+from stillhash.numeric.regression import unit_rows
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # X, mean, W
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhash.numeric.feature_digests import feature_digests
+from stillhash.numeric.codes import feature_digests
 
 
 @given(st.integers(1, 40), st.integers(0, 2**32 - 1))

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhash.numeric.label_belief import BINS, MIN_ROWS, LabelBelief, agreement
-from stillhash.numeric.labels import parse_labels
-from stillhash.numeric.ridge_regression import regress
+from stillhash.numeric.labels import BINS, MIN_ROWS, LabelBelief, agreement, parse_labels
+from stillhash.numeric.regression import regress
 from stillhash.numeric.sufficient_stats import SufficientStats, unit_labels
 
 

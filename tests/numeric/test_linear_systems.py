@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stillhash.numeric.linear_systems import PANEL_ROWS, solve_symmetric
-from stillhash.numeric.ridge_regression import regress
+from stillhash.numeric.regression import PANEL_ROWS, regress, solve_symmetric
 from stillhash.numeric.threads import one_thread
 
 

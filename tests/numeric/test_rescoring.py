@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
-from stillhash.numeric.alignment import unit_rows
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescoring import QUERY_LEVELS, RESCORE_BITS, RescoreQueries, Rescorer
 
 DIMS = [*range(1, 71), 511, 513, 1024, 1280]

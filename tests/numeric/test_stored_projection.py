@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from stillhash.numeric import kernels
-from stillhash.numeric.alignment import unit_rows
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescoring import Rescorer
-from stillhash.numeric.stored_projection import StoredProjection
+from stillhash.numeric.sufficient_stats import StoredProjection
 
 RNG = np.random.default_rng(0)
 X = unit_rows(RNG.standard_normal((300, 72)).astype(np.float32))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhash.numeric.labels import parse_labels
-from stillhash.numeric.ridge_regression import regress
+from stillhash.numeric.regression import regress
 from stillhash.numeric.sufficient_stats import Similarity, SufficientStats, exact_precision, unit_labels
 
 RNG = np.random.default_rng(0)

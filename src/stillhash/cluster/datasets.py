@@ -29,8 +29,7 @@ from stillhash.errors import BadState, InvalidInput
 from stillhash.files.sealed_files import read_sealed, write_sealed
 from stillhash.hashers import METHODS, Hasher, LinearHasher, Tally, check_fixed_codes, load
 from stillhash.hashers.state import read_state
-from stillhash.numeric.codes import from_tiles
-from stillhash.numeric.feature_digests import feature_digests
+from stillhash.numeric.codes import feature_digests, from_tiles
 from stillhash.numeric.labels import parse_labels
 from stillhash.numeric.validation import check_integer
 

@@ -35,7 +35,7 @@ from stillhash.collection.types import (
 from stillhash.collection.validation import check_filter_fields, check_path, check_rows
 from stillhash.errors import Conflict, InvalidInput, StoreFailed, report_shortages
 from stillhash.hashers import DEFAULT_HASHER, METHODS, check_fixed_codes
-from stillhash.numeric.label_codes import MIN_LOOKS_CODE
+from stillhash.numeric.sufficient_stats import MIN_LOOKS_CODE
 from stillhash.numeric.validation import check_bits, check_choice, check_integer, check_number
 from stillhash.search import Index, searcher_for
 

@@ -20,7 +20,7 @@ from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.ranking import Ranking, looks_scores, predict_labels
-from stillhash.numeric.reference_page import neighbour_labels
+from stillhash.numeric.reference import neighbour_labels
 from stillhash.numeric.rescored_page import CANDIDATES, MOST_SIMILAR, RescoredPage, StoredItems, label_vectors
 from stillhash.numeric.validation import Codes, Doubles, Floats
 from stillhash.search.blocks import IdArray

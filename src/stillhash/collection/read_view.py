@@ -29,9 +29,9 @@ from stillhash.errors import BadState, StillhashError
 from stillhash.hashers import LinearHasher, Model
 from stillhash.hashers.linear import PageModel
 from stillhash.numeric import kernels
-from stillhash.numeric.alignment import unit_rows
-from stillhash.numeric.feature_digests import NO_DIGEST, feature_digests
+from stillhash.numeric.codes import NO_DIGEST, feature_digests
 from stillhash.numeric.labels import Labels, from_json
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.validation import Codes, Floats, Mask
 from stillhash.search import Index
 from stillhash.search.blocks import NO_IDS, Bitmap, IdArray, is_set

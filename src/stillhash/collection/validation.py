@@ -27,8 +27,7 @@ from stillhash.collection.values import (
     plain_label,
 )
 from stillhash.errors import InvalidInput, WrongType
-from stillhash.numeric.code_formats import from_hex, is_hex
-from stillhash.numeric.codes import signs, width
+from stillhash.numeric.codes import from_hex, is_hex, signs, width
 from stillhash.numeric.labels import Labels, parse_labels
 from stillhash.numeric.validation import Codes, Floats, check_codes, check_features, check_integer, to_array
 

@@ -31,7 +31,7 @@ from stillhash.collection.validation import (
     check_rows,
 )
 from stillhash.errors import InvalidInput, StillhashError
-from stillhash.numeric.feature_digests import feature_digests
+from stillhash.numeric.codes import feature_digests
 
 MAX_SELECTED = 16_384  # items that meet a condition are changed this many at a time
 MAX_RELABELLED, MAX_RELABELLED_BYTES = 1 << 18, 1 << 28  # bounds of the items, and their features, learnt at a time

@@ -15,7 +15,7 @@ from stillhash.experiments.metrics import MEASURE_COLUMNS, MEASURE_NAMES, evalua
 from stillhash.experiments.results import grouped
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.hashers import DEFAULT_HASHER, Hasher
-from stillhash.numeric.alignment import fit_alignment
+from stillhash.numeric.regression import fit_alignment
 from stillhash.numeric.validation import Codes
 
 FITTED_ROWS = 3000  # rows that fix the hash functions

@@ -14,8 +14,7 @@ from stillhash.hashers.parameters import FLAG, POSITIVE, optional, parameter
 from stillhash.numeric.codes import signs
 from stillhash.numeric.labels import Labels, from_json, parse_labels
 from stillhash.numeric.rescoring import Rescorer
-from stillhash.numeric.stored_projection import StoredProjection
-from stillhash.numeric.sufficient_stats import LABEL_STEP, SufficientStats
+from stillhash.numeric.sufficient_stats import LABEL_STEP, StoredProjection, SufficientStats
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, Mask, check_codes, check_integer
 

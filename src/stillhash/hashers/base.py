@@ -22,10 +22,10 @@ from stillhash.hashers.parameters import COUNT, FLAG, Check, Parameters, paramet
 from stillhash.hashers.state import SavedByState, State, read_state, state_bytes, write_state
 from stillhash.hashers.transformer import CodeTransformer
 from stillhash.numeric import kernels
-from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import signs, width
 from stillhash.numeric.labels import Labels, parse_labels
 from stillhash.numeric.ranking import Ranking, half_power
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.validation import Codes, Floats, check_arrays, check_bits, check_codes, check_features
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from stillhash.hashers.base import Hasher
 from stillhash.hashers.model import Model
 from stillhash.hashers.parameters import COUNT
 from stillhash.numeric import kernels
-from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.ranking import FEW_BITS_LOSSES, MANY_LOOKS_BITS, MIN_LOOKS_BITS, NEAR_LOSSES, Ranking, half_power
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescored_page import CANDIDATES, MOST_SIMILAR, LabelRegression, RescoredPage
 from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.threads import usable_cores

@@ -13,11 +13,9 @@ from stillhash.hashers.labelled_codes import MIN_BELIEF
 from stillhash.hashers.model import LabelSpace, Model
 from stillhash.hashers.parameters import NOT_NEGATIVE, POSITIVE, optional, parameter
 from stillhash.numeric import kernels
-from stillhash.numeric.alignment import unit_rows
-from stillhash.numeric.label_belief import MIN_ROWS, LabelBelief, agreement
-from stillhash.numeric.label_codes import LabelDirections
-from stillhash.numeric.labels import Labels, canonical, from_json
-from stillhash.numeric.sufficient_stats import Similarity, unit_labels
+from stillhash.numeric.labels import MIN_ROWS, LabelBelief, Labels, agreement, canonical, from_json
+from stillhash.numeric.regression import unit_rows
+from stillhash.numeric.sufficient_stats import LabelDirections, Similarity, unit_labels
 from stillhash.numeric.validation import Doubles, Floats, Mask, check_number
 
 MAX_MODEL_LABELS = 1024  # that a model holds one by one

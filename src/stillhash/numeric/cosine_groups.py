@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import TooLarge
-from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import count_ones
 from stillhash.numeric.near_groups import (
     COMPARED_ROWS,
@@ -37,6 +36,7 @@ from stillhash.numeric.near_groups import (
     roots,
     sort_by,
 )
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescoring import STEPS, Rescorer
 from stillhash.numeric.validation import Codes, Floats
 

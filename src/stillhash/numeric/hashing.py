@@ -6,7 +6,7 @@ import numpy as np
 
 from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
-from stillhash.numeric.label_belief import MIN_ROWS, LabelBelief, agreement
+from stillhash.numeric.labels import MIN_ROWS, LabelBelief, agreement
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles, Floats
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
-from stillhash.numeric import reference, reference_page
+from stillhash.numeric import reference
 from stillhash.numeric.extension import native
 from stillhash.numeric.reference import Array
 from stillhash.numeric.validation import ScoredIds, TableHits
@@ -265,7 +265,7 @@ def label_table(V: Array) -> Array:
     """Return what each value of each nibble of a code with the signs x adds to x V: (2 * width, 16, labels)."""
     table = np.empty((2 * ((len(V) + 7) // 8), 16, V.shape[1]), np.float32)
     if _lanes == "numpy":
-        return reference_page.label_table(V, table)
+        return reference.label_table(V, table)
     native.label_table(np.ascontiguousarray(V, np.float32), table)
     return table
 
@@ -277,7 +277,7 @@ def merge_candidates(scores: Array, ids: Array, codes: Array, weights: Array) ->
     codes: (m, n + more, width). weights: (m, bits) on the grid. Arrays that come out are as wide, missing ones last.
     """
     if _lanes == "numpy":
-        return reference_page.merge_candidates(scores, ids, codes, weights)
+        return reference.merge_candidates(scores, ids, codes, weights)
     merged = np.empty(ids.shape, np.float32), np.empty_like(ids), np.empty_like(codes), np.empty(len(ids), np.int64)
     native.merge_candidates(np.ascontiguousarray(scores), ids, codes, weights, *merged)
     return merged
@@ -296,7 +296,7 @@ def rescored_page(
     tiers = np.full(candidates.codes.shape[:2], 2)
     strength = np.zeros(len(tiers), np.float32)
     if _lanes == "numpy":
-        reference_page.rescored_page(candidates, queries, model, bits, (parts, tiers, strength))
+        reference.rescored_page(candidates, queries, model, bits, (parts, tiers, strength))
     else:
         native.rescored_page(_lanes, candidates, queries, model, bits, round(2 * model.power), parts, tiers, strength)
     return parts, tiers, strength
@@ -309,7 +309,7 @@ def read_arrays(parts: list[tuple[Any, ...]], rows: Array, width: int) -> NDArra
     ascending numbers, in this order, or at these places; both may be None, and so may the arrays, if they are lost.
     """
     arrays = np.full((len(rows), width), 0xFF, np.uint8)
-    (reference_page if _lanes == "numpy" else native).read_arrays(parts, np.ascontiguousarray(rows), arrays)
+    (reference if _lanes == "numpy" else native).read_arrays(parts, np.ascontiguousarray(rows), arrays)
     return arrays
 
 
@@ -320,7 +320,7 @@ def read_labels(parts: list[tuple[Any, ...]], rows: Array) -> tuple[NDArray[np.i
     sets: set s is labels[starts[s] : starts[s + 1]]. Where several parts have a row the last of them counts.
     """
     indptr = np.empty(len(rows) + 1, np.int64)
-    indices = (reference_page if _lanes == "numpy" else native).read_labels(parts, np.ascontiguousarray(rows), indptr)
+    indices = (reference if _lanes == "numpy" else native).read_labels(parts, np.ascontiguousarray(rows), indptr)
     return None if indices is None else (indptr, indices)
 
 

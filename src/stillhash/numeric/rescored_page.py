@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from stillhash.numeric import kernels
 from stillhash.numeric.kernels import PageCandidates, PageLabels, PageQueries
 from stillhash.numeric.labels import Labels
-from stillhash.numeric.reference_page import label_vectors as vectors_of_columns
+from stillhash.numeric.reference import label_vectors as vectors_of_columns
 from stillhash.numeric.rescoring import RescoreQueries, Rescorer
 from stillhash.numeric.validation import Codes, Floats
 
-CANDIDATES = 300  # hits by score, and at least as many by similarity; other parameters are in reference_page.py
+CANDIDATES = 300  # hits by score, and at least as many by similarity; other parameters are in reference.py
 MOST_SIMILAR = 4 * CANDIDATES
 
 NONE = np.empty(0, np.float32)

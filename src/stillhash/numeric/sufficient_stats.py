@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric.labels import Labels, stable_key
-from stillhash.numeric.ridge_regression import Regression, random_signs, regress
+from stillhash.numeric.regression import Regression, random_signs, regress
+from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Doubles, Floats, check_arrays
+from stillhash.numeric.validation import Doubles, Floats, Mask, check_arrays
 
 LABEL_PROBES = 256  # random directions that stand for more labels than this
 LABEL_STEP = 2.0**-10  # that label vectors are multiples of, where sums are exact
@@ -308,3 +309,80 @@ class SufficientStats:
 def label_probes(labels: int) -> Doubles:
     """Return random directions (LABEL_PROBES, labels) in which label vectors have, on average, their own length."""
     return np.asarray(random_signs(labels, LABEL_PROBES).T / np.sqrt(LABEL_PROBES))
+
+
+# Hash functions of rows from their rescoring codes, exactly: the same to the bit in any batch and on all machines.
+#
+# A rescoring code is about length * R x, so W^T x is about (R W)^T z / length. R W is rounded so finely, and so
+# coarsely, that products with levels z are sums of multiples of one step which a float holds exactly, whatever the
+# order.
+
+
+class StoredProjection:
+    """The hash functions W (D, b), t (b,) of the levels of rescoring codes."""
+
+    def __init__(self, rescorer: Rescorer, W: Floats, t: Floats) -> None:
+        largest = 2**rescorer.bits - 1
+        precision = exact_precision(largest)[0]
+        rotated = rescorer.rotate(np.ascontiguousarray(W.T)).T.astype(np.float64)  # (D, b)
+        most = largest * np.maximum(np.abs(rotated).sum(axis=0), np.finfo(np.float32).tiny)  # of any sum
+        step = np.exp2(np.ceil(np.log2(most / (EXACT[f"f{precision.itemsize}"] / 2))))  # (b,); half is for rounding
+        self._W = np.ascontiguousarray(np.rint(rotated / step) * step, precision)
+        self._t, self._length = t, np.float32(rescorer.length)
+
+    @one_thread
+    def values(self, levels: Floats) -> Floats:
+        """Return the hash functions (n, b) of levels (n, D), before they are quantised."""
+        products = np.asarray(levels.astype(self._W.dtype, copy=False) @ self._W, np.float32)
+        return np.asarray(products / self._length + self._t)
+
+    @staticmethod
+    def without_labels(values: Floats, own: Floats, held: Mask, label_bits: int) -> Floats | None:
+        """Return the codes without labels, as signs, of rows with these hash functions and codes; None: the same.
+
+        held: which codes hold labels, in their first `label_bits`; the others are of features in any code.
+        """
+        if not held.any():
+            return None
+        plain = own.copy()
+        plain[held, :label_bits] = np.where(values[held, :label_bits] >= 0, np.float32(1), np.float32(-1))
+        return plain
+
+
+# Codes of rows that are labelled when they are stored: the first bits hold the labels. docs/method.md derives it.
+
+
+MIN_LOOKS_CODE = 128  # bits of a code that has enough for looks to find near duplicates by
+
+
+def label_bits(bits: int) -> int:
+    """Return how many bits of a code are for labels; the others are for looks.
+
+    Near duplicates can be found by 56 bits for looks, which a code of 128 bits can spare: it has so many, and half of
+    the bits beyond. Of shorter codes a sixteenth is for looks. docs/method.md has the measurements.
+    """
+    return bits - bits // 16 if bits < MIN_LOOKS_CODE else bits // 2 + 8
+
+
+class LabelDirections(NamedTuple):
+    """What the first k hash functions are for a row with labels y: y @ G + g."""
+
+    names: dict[Hashable, int]  # the rows of G
+    G: Floats  # (labels, k)
+    g: Floats  # (k,)
+
+    @classmethod
+    def uncentred(cls, names: list[Hashable], G: Floats) -> "LabelDirections":
+        """Return the directions G of these labels, with nothing added."""
+        return cls({name: row for row, name in enumerate(names)}, G, np.zeros(G.shape[1], np.float32))
+
+    def project(self, labels: Labels) -> Floats:
+        """Return the hash functions (n, k) of rows by those of their labels that have a direction; zero without any.
+
+        The order of rows and labels makes no difference.
+        """
+        Y, names = unit_labels(labels)
+        columns = [c for c, name in enumerate(names) if name in self.names]
+        known = Y[:, columns].astype(np.float64)
+        by_labels = known @ self.G[[self.names[names[c]] for c in columns]]
+        return np.asarray(by_labels + np.square(known).sum(axis=1, keepdims=True) * self.g, np.float32)

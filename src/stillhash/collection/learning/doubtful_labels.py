@@ -3,7 +3,7 @@
 Features are not stored, so labels are judged when their row is learnt, by the model before that step, which has not
 seen them: the agreement is the cosine of predicted labels and own labels, both less the mean labels of the collection.
 Rows with wrong labels agree like rows with labels at random, so where labels agree least nearly all are wrong: the
-smallest ratio of the two histograms estimates the share of wrong labels, as in `numeric.label_belief`.
+smallest ratio of the two histograms estimates the share of wrong labels, as in `numeric.labels`.
 """
 
 import json
@@ -22,9 +22,8 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.types import DoubtfulItem
 from stillhash.hashers import Hasher, LinearHasher
 from stillhash.numeric import kernels
-from stillhash.numeric.alignment import unit_rows
-from stillhash.numeric.label_belief import BINS, MIN_ROWS, agreement
-from stillhash.numeric.labels import Labels
+from stillhash.numeric.labels import BINS, MIN_ROWS, Labels, agreement
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.validation import Floats, check_integer
 
 SAMPLE_ITEMS = 256  # whose labels are the labels at random

@@ -16,7 +16,7 @@ from stillhash.collection.search_view import ModelStore
 from stillhash.collection.storage.schema import get_meta, meta_with_prefix, parse_json, set_meta
 from stillhash.collection.storage.store import Store
 from stillhash.errors import BadState, Conflict, InvalidInput
-from stillhash.numeric.alignment import Alignment, fit_alignment
+from stillhash.numeric.regression import Alignment, fit_alignment
 from stillhash.numeric.validation import Floats, check_arrays, check_features, check_integer
 
 MIN_PAIRS = 20  # a few hundred are better

@@ -18,9 +18,9 @@ from stillhash.collection.storage.schema import parsing
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Id, LabelSuggestion, SuggestionReason
 from stillhash.numeric import kernels
-from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import signs
 from stillhash.numeric.coverage import Coverage, cover_greedily, similarity_to
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.validation import Floats
 from stillhash.search.blocks import Bitmap, clear
 

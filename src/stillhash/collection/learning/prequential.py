@@ -17,11 +17,11 @@ from stillhash.collection.storage.schema import get_meta, parse_json, set_meta
 from stillhash.errors import BadState
 from stillhash.hashers import Hasher, LinearHasher, Model
 from stillhash.numeric import kernels
-from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.drift import PageHinkley
 from stillhash.numeric.kernels import RankingQuality
 from stillhash.numeric.labels import Labels, label_jaccard
 from stillhash.numeric.ranking import rank_scores
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.validation import Codes, Floats, Mask
 

@@ -37,8 +37,7 @@ from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
 from stillhash.files.sealed_files import remove_unlisted
 from stillhash.hashers import Hasher, LinearHasher, Model
-from stillhash.numeric.codes import signs
-from stillhash.numeric.feature_digests import feature_digests
+from stillhash.numeric.codes import feature_digests, signs
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Mask, check_integer

@@ -22,8 +22,7 @@ from stillhash.collection.storage.store import FORGOTTEN_KEY, SCRUB_KEY, Store
 from stillhash.collection.types import ForgetReport, Id
 from stillhash.errors import InvalidInput, StillhashError
 from stillhash.hashers import Hasher, Tally
-from stillhash.numeric.codes import signs
-from stillhash.numeric.feature_digests import NO_DIGEST, feature_digests
+from stillhash.numeric.codes import NO_DIGEST, feature_digests, signs
 from stillhash.numeric.validation import Codes, Floats
 
 STATISTICS_REMAIN = "statistics: the sums of what was learnt still count these items, since their features are not kept"

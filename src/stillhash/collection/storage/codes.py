@@ -12,8 +12,7 @@ from stillhash.collection.storage.schema import MAX_ROW_NUMBER, get_meta, parsin
 from stillhash.collection.storage.segments import SEGMENT_ROWS, CodedRows, Segment, SegmentIdentity, read_segment
 from stillhash.errors import BadState, Conflict
 from stillhash.files.sealed_files import stored_file
-from stillhash.numeric.codes import width
-from stillhash.numeric.feature_digests import NO_DIGEST
+from stillhash.numeric.codes import NO_DIGEST, width
 from stillhash.numeric.kernels import read_tiles
 from stillhash.numeric.validation import Codes, Mask
 

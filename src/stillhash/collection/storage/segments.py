@@ -26,8 +26,7 @@ from stillhash.files.sealed_files import (
     translate_read_errors,
     write_sealed,
 )
-from stillhash.numeric.codes import TILE, Tiles, from_tiles, to_tiles, width
-from stillhash.numeric.feature_digests import NO_DIGEST
+from stillhash.numeric.codes import NO_DIGEST, TILE, Tiles, from_tiles, to_tiles, width
 from stillhash.numeric.validation import Codes
 
 SEGMENT_MAGIC, SEGMENT_FORMAT = b"STILLSEG", 2

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stillhash.numeric.alignment import unit_rows
+from stillhash.numeric.regression import unit_rows
 
 
 def select_diverse(relevance: ArrayLike, vectors: ArrayLike, k: int, lambda_mult: float) -> list[int]:

@@ -138,7 +138,7 @@ void merge_candidates(const Candidates& candidates, float* scores, int64_t* ids,
 
 namespace {
 
-constexpr int64_t kNeighbours = 20, kFinalists = 64;  // as in numeric/reference_page.py, and
+constexpr int64_t kNeighbours = 20, kFinalists = 64;  // as in numeric/reference.py, and
 constexpr float kNearCosine = 0.95f, kNearestCosine = 0.9f;
 constexpr int64_t kFinalistsAtOnce = 16;  // so that their levels stay in the cache
 

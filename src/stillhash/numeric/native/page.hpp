@@ -57,7 +57,7 @@ struct Candidates {
 void merge_candidates(const Candidates& candidates, float* scores, int64_t* ids, uint8_t* codes, int64_t* counts);
 
 // What orders the first page by rescoring codes and labels: see numeric/rescored_page.py, and its readable twin in
-// numeric/reference_page.py.
+// numeric/reference.py.
 struct RescoredPage {
   int64_t m, n;           // queries, and the most candidates of one
   const int64_t* counts;  // (m,): so many of the n
