@@ -10,7 +10,7 @@ from stillhash.cluster.bulk import publish
 from stillhash.cluster.datasets import encode_dataset, learn_dataset
 from stillhash.collection import Collection
 from stillhash.errors import BadState, Conflict, InvalidInput
-from stillhash.files.sealed_files import write_sealed
+from stillhash.files import write_sealed
 from stillhash.hashers import Tally
 from stillhash.numeric.codes import signs
 from stillhash.numeric.ranking import rank_all

@@ -23,7 +23,7 @@ from stillhash.cluster.storage import Storage
 from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.storage.segments import read_segment
 from stillhash.errors import BadState
-from stillhash.files.checksums import file_checksum
+from stillhash.files import file_checksum
 from tests.cluster.shard_threads import thread_index
 from tests.collection.fixtures import BITS, begin
 

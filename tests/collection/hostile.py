@@ -21,8 +21,7 @@ import stillhash
 from stillhash.collection.learning.encoder_alignment import EncoderIdentity
 from stillhash.collection.learning.stored_models import fingerprint
 from stillhash.errors import StillhashError
-from stillhash.files.checksums import pack_file_checksums
-from stillhash.files.sealed_files import content_size, write_sealed
+from stillhash.files import content_size, pack_file_checksums, write_sealed
 from tests.collection.fixtures import DIM, begin, some_rows
 from tests.collection.golden import PICTURE
 from tests.support.toys import toy

@@ -10,7 +10,7 @@ import pytest
 import stillhash
 from stillhash.collection.storage.database import MIN_CHECKPOINT_FRAMES, MIN_UNUSED_PAGES
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
-from stillhash.files.checksums import pack_file_checksums
+from stillhash.files import pack_file_checksums
 
 DIM, CHUNK_ROWS = 256, 1000
 CHUNK_BYTES = CHUNK_ROWS * DIM * 4

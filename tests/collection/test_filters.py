@@ -19,7 +19,7 @@ from stillhash.collection.filters.tree import (
     MAX_FILTER_PARTS,
     count_parts,
 )
-from stillhash.collection.storage import item_contents
+from stillhash.collection.storage import items
 from stillhash.collection.validation import check_label_lists, check_metadata
 from stillhash.errors import InvalidInput, TooLarge
 from tests.collection.fixtures import begin, some_rows
@@ -354,7 +354,7 @@ def test_a_condition_that_takes_too_long_is_interrupted(tmp_path: Path, monkeypa
     expected = [hit.id for hit in collection.search(some_rows(1).X[0], 5, where=where).hits]
     collection.add(["new"], some_rows(1).X)
     with monkeypatch.context() as patch:
-        patch.setattr(item_contents, "MAX_SQL_SECONDS", 0)
+        patch.setattr(items, "MAX_SQL_SECONDS", 0)
         with pytest.raises(TooLarge, match=r"^where: expected a condition that SQL answers within"):
             collection.search(some_rows(1).X[0], 5, where=where)
     assert [hit.id for hit in collection.search(some_rows(1).X[0], 5, where=where).hits] == expected

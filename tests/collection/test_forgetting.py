@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash.errors import BadState, InvalidInput, NotFitted, WrongType
-from stillhash.files.sealed_files import FOLDER_MODE
+from stillhash.files import FOLDER_MODE
 
 DIM, BITS = 24, 32
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -24,7 +24,7 @@ import stillhash
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.schema import COUNTERS
 from stillhash.errors import BadState, StillhashError
-from stillhash.files.sealed_files import write_sealed
+from stillhash.files import write_sealed
 from stillhash.hashers import LSH
 from tests.collection.fixtures import BITS, DIM, some_rows
 from tests.collection.hostile import (

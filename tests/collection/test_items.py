@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stillhash
-from stillhash.collection.storage.item_contents import ITEM_BYTES
+from stillhash.collection.storage.items import ITEM_BYTES
 from stillhash.errors import InvalidInput, WrongType
 from tests.collection.fixtures import begin, some_rows
 from tests.collection.test_listing import FILTERS

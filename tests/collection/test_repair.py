@@ -14,7 +14,7 @@ import pytest
 import stillhash
 from stillhash.collection.storage.segments import TILES_OFFSET
 from stillhash.errors import BadState, Conflict, InvalidInput
-from stillhash.files.checksums import BLOCK_SIZE
+from stillhash.files import BLOCK_SIZE
 from tests.collection.fixtures import DIM, begin, some_rows
 from tests.support.toys import toy
 

@@ -20,7 +20,7 @@ from stillhash.collection.storage.segments import (
     write_segment,
 )
 from stillhash.errors import BadState, StoreFailed
-from stillhash.files.sealed_files import write_durably
+from stillhash.files import write_durably
 from stillhash.numeric.codes import NO_DIGEST, from_tiles
 from stillhash.platform import SYSTEM
 from tests.contracts.searchers import random_codes

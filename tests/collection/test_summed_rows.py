@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import stillhash
 from stillhash import Collection
 from stillhash.collection.storage.codes import CodeTable
-from stillhash.files.checksums import BLOCK_SIZE
+from stillhash.files import BLOCK_SIZE
 from stillhash.hashers import Tally
 from tests.collection.fixtures import BITS, DIM, rescoring_codes, some_rows
 

@@ -17,8 +17,7 @@ from stillhash import Collection
 from stillhash.collection.validation import check_metadata
 from stillhash.collection.values import JSON_ENCODER
 from stillhash.errors import BadState, Closed, Conflict, InvalidInput, NotFitted, WrongType
-from stillhash.files.checksums import pack_file_checksums
-from stillhash.files.sealed_files import read_sealed, write_sealed
+from stillhash.files import pack_file_checksums, read_sealed, write_sealed
 from stillhash.hashers import load
 from tests.collection.fixtures import BITS, DIM, begin, copied, some_rows
 from tests.collection.reference import agree

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stillhash.collection.storage import wal as wal_module
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import FRAME_HEADER, FRAME_SIZE, WAL_HEADER, read_wal, wal_sums
-from stillhash.files.checksums import checksum_pair
+from stillhash.files import checksum_pair
 
 
 def plain_sums(covered: bytes, start: bytes, order: str) -> bytes:

@@ -20,9 +20,15 @@ from stillhash.collection.storage.segments import read_segment
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import FRAME_SIZE, WAL_HEADER, read_wal, wal_sums
 from stillhash.errors import StillhashError
-from stillhash.files import checksums as sums
-from stillhash.files.checksums import BLOCK_SIZE
-from stillhash.files.sealed_files import check_sealed, content_size, read_sealed
+from stillhash.files import (
+    BLOCK_SIZE,
+    block_checksums,
+    check_sealed,
+    content_size,
+    pack_checksums,
+    pack_file_checksums,
+    read_sealed,
+)
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.fuzz.engine import Target
 from tests.fuzz.mutations import EXTREME_VALUES, Rng, mutate_bytes, mutate_value, to_json
@@ -68,7 +74,7 @@ def reseal(data: bytes) -> bytes:
     """Return the bytes as a sealed file: what is content by the size gets checksums that are right."""
     blocks = max(0, -(-(len(data) - 8) // (BLOCK_SIZE + 8)))
     content = data[: max(0, len(data) - 8 - 8 * blocks)]
-    return content + sums.pack_checksums(sums.block_checksums(content).reshape(-1, 2))
+    return content + pack_checksums(block_checksums(content).reshape(-1, 2))
 
 
 def run_sealed(data: bytes) -> None:
@@ -130,7 +136,7 @@ def run_store(data: bytes) -> None:
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(templates()[0], path)
     (path / "store.db").write_bytes(data)
-    (path / "store.sums").write_bytes(sums.pack_file_checksums(path / "store.db"))
+    (path / "store.sums").write_bytes(pack_file_checksums(path / "store.db"))
     query = toy(2, DIM, 4, seed=9).X
     with stillhash.open(path, read_only=True) as collection:
         collection.warn_unknown_fields(False)

@@ -10,7 +10,7 @@ import pytest
 
 from stillhash import MIWQ, Index, NamedIndex, Scan
 from stillhash.errors import BadState
-from stillhash.files.sealed_files import read_sealed, write_sealed
+from stillhash.files import read_sealed, write_sealed
 from stillhash.search.index_files import INDEX_FORMAT, INDEX_HEADER, INDEX_MAGIC
 from tests.contracts.searchers import random_codes
 

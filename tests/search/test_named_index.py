@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stillhash import NamedIndex
 from stillhash.errors import BadState, Conflict, InvalidInput, WrongType
-from stillhash.files.sealed_files import read_sealed, write_sealed
+from stillhash.files import read_sealed, write_sealed
 from tests.contracts.saved_indexes import saved_and_loaded, through_joblib
 from tests.contracts.searchers import BruteForce, random_codes
 

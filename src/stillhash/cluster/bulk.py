@@ -23,7 +23,7 @@ from stillhash.collection.storage.segments import Segment
 from stillhash.collection.transfer.bulk_load import bulk_load, is_loaded
 from stillhash.collection.validation import ItemRows, check_filter_fields, check_path
 from stillhash.errors import BadState, Conflict
-from stillhash.files.sealed_files import read_sealed, write_sealed
+from stillhash.files import read_sealed, write_sealed
 from stillhash.hashers import DEFAULT_HASHER, Hasher, check_fixed_codes, load
 from stillhash.numeric.validation import check_integer, check_number
 

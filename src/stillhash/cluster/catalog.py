@@ -29,7 +29,7 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import SourceShares, VotedRows, VoteTable, digest
 from stillhash.errors import BadState, Unsupported
-from stillhash.files.sealed_files import display_name
+from stillhash.files import display_name
 from stillhash.hashers import LinearHasher, Model
 from stillhash.hashers.linear import PageModel
 from stillhash.numeric.rescoring import Rescorer

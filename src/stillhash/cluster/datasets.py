@@ -26,7 +26,7 @@ from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.validation import check_ids, check_path
 from stillhash.encoders import open_encoder
 from stillhash.errors import BadState, InvalidInput
-from stillhash.files.sealed_files import read_sealed, write_sealed
+from stillhash.files import read_sealed, write_sealed
 from stillhash.hashers import METHODS, Hasher, LinearHasher, Tally, check_fixed_codes, load
 from stillhash.hashers.state import read_state
 from stillhash.numeric.codes import feature_digests, from_tiles

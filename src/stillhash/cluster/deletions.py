@@ -19,7 +19,7 @@ from stillhash.cluster.manifest import ClusterManifest, SegmentEntry
 from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.storage import Storage
 from stillhash.errors import BadState
-from stillhash.files.checksums import seal, unseal
+from stillhash.files import seal, unseal
 from stillhash.search.blocks import NO_IDS, Bitmap, IdArray, is_set
 
 INLINE_ROWS = 16  # the most deleted rows of a segment that the manifest lists

@@ -23,7 +23,7 @@ from stillhash.cluster.reader import ClusterReader, ClusterSnapshot
 from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.shard import StaleNumber
 from stillhash.collection.filters.language import Condition
-from stillhash.collection.storage.item_contents import ItemContent, ItemRecord, read_contents
+from stillhash.collection.storage.items import ItemContent, ItemRecord, read_contents
 from stillhash.collection.storage.votes import SourceShares, VotedRows
 from stillhash.collection.types import Id
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFound, Unreachable, Unsupported

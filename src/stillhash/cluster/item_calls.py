@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stillhash.cluster.messages import Message
 from stillhash.cluster.shard_items import ShardItems
 from stillhash.collection.filters.language import Condition
-from stillhash.collection.storage.item_contents import ItemRecord
+from stillhash.collection.storage.items import ItemRecord
 from stillhash.errors import InvalidInput
 from stillhash.search.blocks import NO_IDS, IdArray, is_set
 

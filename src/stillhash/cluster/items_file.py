@@ -17,12 +17,12 @@ from stillhash.collection.storage.column_files import (
     segment_contents,
     write_columns,
 )
-from stillhash.collection.storage.item_contents import ItemRecord, matching_rows, read_records, rows_of_ids
+from stillhash.collection.storage.items import ItemRecord, matching_rows, read_records, rows_of_ids
 from stillhash.collection.storage.schema import batches
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.types import Id
 from stillhash.errors import BadState
-from stillhash.files.sealed_files import display_name
+from stillhash.files import display_name
 
 ITEMS_FORMAT = 1
 ITEMS_SCHEMA = """

@@ -28,7 +28,7 @@ from stillhash.cluster.sources import Source, SourceFile, SourcePart
 from stillhash.collection.storage.segments import CodedRows, Segment, read_segment, write_segment
 from stillhash.collection.types import Id
 from stillhash.errors import BadState, Conflict, InvalidInput, StillhashError, StoreFailed, Unreachable
-from stillhash.files.sealed_files import read_sealed, remove_unlisted, write_durably, write_sealed
+from stillhash.files import read_sealed, remove_unlisted, write_durably, write_sealed
 from stillhash.hashers import LinearHasher
 
 MANIFEST_FORMAT = 1

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stillhash.errors import NotFound, StoreFailed, shortage
-from stillhash.files.sealed_files import FILE_MODE, FOLDER_MODE
+from stillhash.files import FILE_MODE, FOLDER_MODE
 from stillhash.platform import SYSTEM
 
 ABSENT_ERRORS = (errno.ENOENT, errno.ENOTDIR)

@@ -17,8 +17,7 @@ from stillhash.collection.storage.segments import (
     TILES_OFFSET,
     Segment,
 )
-from stillhash.files.checksums import BLOCK_SIZE
-from stillhash.files.sealed_files import write_sealed
+from stillhash.files import BLOCK_SIZE, write_sealed
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import TILE, to_tiles, width
 

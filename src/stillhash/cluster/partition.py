@@ -32,12 +32,11 @@ from stillhash.collection.storage.column_files import (
     ColumnFile,
     segment_identity,
 )
-from stillhash.collection.storage.item_contents import ItemRecord
+from stillhash.collection.storage.items import ItemRecord
 from stillhash.collection.storage.row_arrays import RESCORING, ROWS_PER_PART, array_header, map_array
 from stillhash.collection.storage.segments import Segment
 from stillhash.errors import BadState
-from stillhash.files.checksums import file_checksum
-from stillhash.files.sealed_files import display_name, write_sealed
+from stillhash.files import display_name, file_checksum, write_sealed
 from stillhash.numeric.validation import Codes, Mask
 from stillhash.search.blocks import Bitmap, clear, is_set
 

@@ -1,4 +1,4 @@
-"""SQLite databases that never change, as sealed files (files/sealed_files.py).
+"""SQLite databases that never change, as sealed files (files.py).
 
 SQLite reads such a file as it is, since its header says where the database ends; a page of it is a block that has a
 checksum.
@@ -13,8 +13,14 @@ from pathlib import Path
 
 from stillhash.collection.storage.connections import restrict, sqlite_uri
 from stillhash.errors import BadState, StoreFailed
-from stillhash.files.checksums import BLOCK_SIZE
-from stillhash.files.sealed_files import check_sealed, content_size, create_private, display_name, write_sealed
+from stillhash.files import (
+    BLOCK_SIZE,
+    check_sealed,
+    content_size,
+    create_private,
+    display_name,
+    write_sealed,
+)
 
 DATABASE_COPY_BYTES = 1 << 22  # at a time
 

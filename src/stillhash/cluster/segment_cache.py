@@ -21,8 +21,7 @@ from stillhash.cluster.remote_files import RemoteFiles
 from stillhash.cluster.storage import STORAGE_TIMEOUT, Storage, absolute_url, is_remote
 from stillhash.collection.storage.segments import Segment, read_segment
 from stillhash.errors import BadState, NotFound, StoreFailed
-from stillhash.files.checksums import file_checksum
-from stillhash.files.sealed_files import FOLDER_MODE, create_private, translate_read_errors
+from stillhash.files import FOLDER_MODE, create_private, file_checksum, translate_read_errors
 from stillhash.platform import SYSTEM
 
 SEAL_BYTES = 8  # at the end of a sealed file: the checksums of its checksums

@@ -24,7 +24,7 @@ from stillhash.cluster.partition import (
 from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.collection.filters.language import Condition
 from stillhash.collection.storage.bitmaps import count_bits, set_rows
-from stillhash.collection.storage.item_contents import ITEM_BYTES, ItemContent, ItemRecord, read_contents
+from stillhash.collection.storage.items import ITEM_BYTES, ItemContent, ItemRecord, read_contents
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.types import Id
 from stillhash.errors import BadState, NotFound, TooLarge

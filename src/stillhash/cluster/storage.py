@@ -14,7 +14,7 @@ from typing import Any
 from stillhash.cluster.local_files import UNFINISHED, LocalFiles, StoredFile
 from stillhash.cluster.remote_files import RemoteFiles
 from stillhash.errors import BadState, InvalidInput, NotFound, StoreFailed
-from stillhash.files.checksums import file_checksum
+from stillhash.files import file_checksum
 
 STORAGE_TIMEOUT = 20.0  # seconds
 STORAGE_FILE = "storage"

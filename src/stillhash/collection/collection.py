@@ -54,7 +54,7 @@ from stillhash.collection.read_view import ReadView, Snapshot
 from stillhash.collection.searching import Searchable
 from stillhash.collection.storage.audit import MAX_ENTRIES, MAX_NUMBER
 from stillhash.collection.storage.bitmaps import count_bits
-from stillhash.collection.storage.item_pages import page_rows, pictured_ids, read_page
+from stillhash.collection.storage.items import page_rows, pictured_ids, read_page
 from stillhash.collection.storage.lexical import ReportShare, check_new_field, lexical_field, set_lexical_field
 from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.share_meter import ShareMeter

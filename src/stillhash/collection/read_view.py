@@ -18,8 +18,7 @@ from stillhash.collection.filters.matching import NotInColumns
 from stillhash.collection.learning.stored_models import load_functions, load_model
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.codes import CodeTable, SegmentRecord
-from stillhash.collection.storage.item_contents import ItemContent
-from stillhash.collection.storage.items import RowNumbers
+from stillhash.collection.storage.items import ItemContent, RowNumbers
 from stillhash.collection.storage.row_arrays import find_lost, round_to_half
 from stillhash.collection.storage.schema import batches, get_meta, parsing
 from stillhash.collection.storage.segments import CodedRows, Segment

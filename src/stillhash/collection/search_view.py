@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from stillhash.collection.filters.language import Condition
-from stillhash.collection.storage.item_contents import ItemContent
+from stillhash.collection.storage.items import ItemContent
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import SourceShares, VotedRows, VoteTable
 from stillhash.hashers import LinearHasher, Model

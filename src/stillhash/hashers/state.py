@@ -14,7 +14,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState, InvalidInput, WrongType
-from stillhash.files.sealed_files import read_regular, saved_path, translate_read_errors, write_durably
+from stillhash.files import read_regular, saved_path, translate_read_errors, write_durably
 
 STATE_FORMAT = 1
 MAX_STATE_BYTES = 1 << 36

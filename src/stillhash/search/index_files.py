@@ -1,6 +1,6 @@
 """Saved indexes: one file with a header, a table of blocks, and the tiles, ids and live rows of each block.
 
-It is a sealed file (files/sealed_files.py): written under another name, synced and renamed, with two checksums of each
+It is a sealed file (files.py): written under another name, synced and renamed, with two checksums of each
 4,096 bytes. Each section begins at a multiple of 4,096 bytes, so that tiles are mapped and never copied. Codes of
 removed rows are zeros in the file. Numbers are little-endian.
 
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.files.checksums import BLOCK_SIZE
-from stillhash.files.sealed_files import (
+from stillhash.files import (
+    BLOCK_SIZE,
     check_sealed,
     content_size,
     map_file,

@@ -14,7 +14,7 @@ from stillhash.collection.maintenance.duplicates import check_likeness
 from stillhash.collection.transfer.export import check_table_format
 from stillhash.collection.types import Filter
 from stillhash.errors import InvalidInput, NotFound, StoreFailed
-from stillhash.files.sealed_files import FOLDER_MODE
+from stillhash.files import FOLDER_MODE
 from stillhash.numeric.cosine_groups import MIN_COSINE
 from stillhash.server.bodies import RAW_MEDIA, RequestBody, check_length, receive
 from stillhash.server.dependencies import ExecutorParam, api_router, app_state

@@ -33,7 +33,7 @@ from stillhash.collection.storage.segments import read_segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.values import brief
 from stillhash.errors import BadState, UnknownField, warn_caller
-from stillhash.files.sealed_files import stored_file
+from stillhash.files import stored_file
 from stillhash.numeric.labels import Labels
 from stillhash.search.blocks import Bitmap
 

@@ -15,8 +15,7 @@ from stillhash.collection.filters.row_groups import RowGroup
 from stillhash.collection.storage.bitmaps import read_span, set_rows, set_span
 from stillhash.collection.storage.column_builder import LABELS
 from stillhash.collection.storage.columns import Column, LabelColumn, NumberColumn, SortedValues
-from stillhash.collection.storage.item_contents import MAX_SQL_SECONDS
-from stillhash.collection.storage.items import RowNumbers
+from stillhash.collection.storage.items import MAX_SQL_SECONDS, RowNumbers
 from stillhash.collection.storage.schema import MAX_ROW_NUMBER, parse_json
 from stillhash.collection.storage.selections import FALSE, MISSING, NULL, OTHER, TRUE, WORDS, Word
 from stillhash.errors import TooLarge

@@ -16,7 +16,7 @@ from stillhash.collection.filters.language import Condition
 from stillhash.collection.filters.tree import MAX_FIELD_LENGTH
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.column_builder import EXACT_INTEGERS, LABELS, MAX_FIELDS
-from stillhash.collection.storage.item_pages import ids_of
+from stillhash.collection.storage.items import ids_of
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.selections import FALSE, NULL, TRUE, Word
 from stillhash.collection.types import Id

@@ -35,7 +35,7 @@ from stillhash.collection.storage.versions import MAX_VERSION, NewVersion
 from stillhash.collection.storage.votes import StoredVote, check_stored_votes
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
-from stillhash.files.sealed_files import remove_unlisted
+from stillhash.files import remove_unlisted
 from stillhash.hashers import Hasher, LinearHasher, Model
 from stillhash.numeric.codes import feature_digests, signs
 from stillhash.numeric.labels import Labels

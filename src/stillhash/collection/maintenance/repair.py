@@ -29,8 +29,7 @@ from stillhash.collection.storage.store import Store, check_folders
 from stillhash.collection.types import Id
 from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, InvalidInput
-from stillhash.files.checksums import pack_file_checksums
-from stillhash.files.sealed_files import check_sealed, locked_folder, write_durably
+from stillhash.files import check_sealed, locked_folder, pack_file_checksums, write_durably
 
 
 class RepairReport(NamedTuple):

@@ -11,7 +11,7 @@ from stillhash.collection.storage.schema import check_counters, count_rows, get_
 from stillhash.collection.storage.share_meter import ShareMeter
 from stillhash.collection.storage.store import SCRUB_KEY, STORE_FOLDERS, Store
 from stillhash.errors import BadState
-from stillhash.files.sealed_files import check_sealed, file_size, stored_file
+from stillhash.files import check_sealed, file_size, stored_file
 
 ReadBytes = Callable[[int], object]  # called with bytes that are read
 

@@ -11,7 +11,7 @@ from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.schema import MAX_ROW_NUMBER, get_meta, parsing
 from stillhash.collection.storage.segments import SEGMENT_ROWS, CodedRows, Segment, SegmentIdentity, read_segment
 from stillhash.errors import BadState, Conflict
-from stillhash.files.sealed_files import stored_file
+from stillhash.files import stored_file
 from stillhash.numeric.codes import NO_DIGEST, width
 from stillhash.numeric.kernels import read_tiles
 from stillhash.numeric.validation import Codes, Mask

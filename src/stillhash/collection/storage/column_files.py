@@ -4,7 +4,7 @@
     bytes 56-     the directory as JSON: for each block of rows its fields, and where their arrays are
     then          the arrays of each field, which begin at a multiple of 4,096 bytes
 
-It is a sealed file (sealed_files.py). The checksums of the directory are verified when the file is opened, those of a
+It is a sealed file (files.py). The checksums of the directory are verified when the file is opened, those of a
 field before its first use. A file that is absent, damaged, or of another segment is not used.
 """
 
@@ -23,9 +23,16 @@ from stillhash.collection.storage.column_builder import NO_LABELS, TableBuilder
 from stillhash.collection.storage.columns import COLUMN_LAYOUTS, Column, column_arrays, layout_of
 from stillhash.collection.storage.schema import parse_json
 from stillhash.errors import BadState, StillhashError
-from stillhash.files import checksums as sums
-from stillhash.files.checksums import BLOCK_SIZE
-from stillhash.files.sealed_files import content_size, display_name, map_file, open_regular, write_sealed
+from stillhash.files import (
+    BLOCK_SIZE,
+    content_size,
+    damaged_blocks,
+    display_name,
+    map_file,
+    open_regular,
+    unpack_checksums,
+    write_sealed,
+)
 
 COLUMNS_MAGIC, COLUMNS_FORMAT = b"STILLCOL", 1
 COLUMNS_HEADER = struct.Struct("<8sIIqqqq8s")  # magic, format, directory's bytes, commit, rows, first, last, identity
@@ -124,13 +131,13 @@ class MappedContent:
     def __init__(self, path: Path) -> None:
         self.path, self.size = path, content_size(path)
         data = map_file(path).view(np.ndarray)
-        self._data, self._checksums = data[: self.size], sums.unpack_checksums(data[self.size :].tobytes(), path.name)
+        self._data, self._checksums = data[: self.size], unpack_checksums(data[self.size :].tobytes(), path.name)
 
     def read(self, start: int, size: int) -> NDArray[np.uint8]:
         """Return some bytes; raise BadState if a block of them does not match its checksum."""
         first, end = start // BLOCK_SIZE, -(-(start + size) // BLOCK_SIZE)
         blocks = self._data[first * BLOCK_SIZE : end * BLOCK_SIZE]
-        if sums.damaged_blocks(blocks, self._checksums[first:end]):
+        if damaged_blocks(blocks, self._checksums[first:end]):
             raise BadState(f"{display_name(self.path)}: damaged")
         return self._data[start : start + size]
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.schema_check import check_schema
 from stillhash.errors import BadState, InvalidInput
-from stillhash.files.sealed_files import check_kind
+from stillhash.files import check_kind
 from stillhash.platform import SYSTEM
 
 LOCK_TIMEOUT = 30  # seconds that SQLite waits for a lock

@@ -24,7 +24,7 @@ from stillhash.collection.storage.integrity import (
 from stillhash.collection.storage.schema import check_counters, parsing
 from stillhash.collection.storage.wal import WalFrames
 from stillhash.errors import BadState, Closed, Conflict, StillhashError, StoreFailed
-from stillhash.files.sealed_files import holds_lock, lock_folder, unlock_folder
+from stillhash.files import holds_lock, lock_folder, unlock_folder
 from stillhash.platform import SYSTEM
 
 CHECKPOINT_FRAMES = 4000  # in the WAL before they are moved to store.db

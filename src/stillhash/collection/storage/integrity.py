@@ -31,12 +31,15 @@ from stillhash.collection.storage.schema import get_meta, set_meta
 from stillhash.collection.storage.verify_pages import PAGE_SIZE, mismatched_pages, mismatched_pages_in_subprocess
 from stillhash.collection.storage.wal import read_wal
 from stillhash.errors import BadState
-from stillhash.files.checksums import BlockChecksums, checksum_pair, pack_checksums, unpack_checksums
-from stillhash.files.sealed_files import (
+from stillhash.files import (
+    BlockChecksums,
+    checksum_pair,
     open_regular,
     open_to_write,
+    pack_checksums,
     read_regular,
     translate_read_errors,
+    unpack_checksums,
     write_durably,
 )
 

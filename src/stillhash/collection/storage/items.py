@@ -2,32 +2,128 @@
 
 import json
 import random
-from collections.abc import Iterable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from sqlite3 import Connection, IntegrityError
+from sqlite3 import Connection, IntegrityError, OperationalError
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.storage.bitmaps import count_bits
-from stillhash.collection.storage.item_changes import mark_changed
-from stillhash.collection.storage.item_contents import (
-    ItemContent,
-    matching_rows,
-    read_contents,
-    read_records,
-    rows_of_ids,
-)
 from stillhash.collection.storage.lexical import index_words, remove_words
-from stillhash.collection.storage.schema import batches, get_meta, parsing, set_meta
+from stillhash.collection.storage.schema import batches, get_meta, parse_json, parsing, set_meta
 from stillhash.collection.types import Id, Item
 from stillhash.collection.validation import ItemRows, LabelledRows
-from stillhash.errors import BadState, Conflict, InvalidInput
+from stillhash.errors import BadState, Conflict, InvalidInput, TooLarge
 from stillhash.numeric.codes import width
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.validation import Codes, Floats, Mask
+
+ITEM_BYTES = 100  # of an item or a hit as JSON, besides its labels and metadata
+MAX_SQL_SECONDS = 10  # of a filter that columns cannot answer
+STEPS_PER_CHECK = 10_000  # of SQLite, between looks at the clock
+
+ItemContent = tuple[Id, list[Any], dict[str, Any] | None]  # id, labels and metadata
+ItemRecord = tuple[int, Id, str, str]  # row and id, and as JSON texts labels and metadata
+
+
+def read_records(connection: Connection, rows: list[int]) -> Iterator[Iterable[ItemRecord]]:
+    """Yield the records of these rows, those that there are, in batches that are read as they are iterated over."""
+    for marks, batch in batches(rows):
+        sql = f"SELECT row, id, labels, COALESCE(metadata, 'null') FROM items WHERE row IN ({marks})"
+        yield connection.execute(sql, batch)
+
+
+def read_contents(
+    records_of: Callable[[list[int]], Iterable[Iterable[ItemRecord]]],
+    rows: Iterable[int],
+    max_bytes: int | None = None,
+) -> dict[int, ItemContent]:
+    """Return id, labels and metadata of these rows, whose records a function yields.
+
+    TooLarge if they take more bytes as JSON, about, as often as their rows are listed.
+    """
+    contents: dict[int, ItemContent] = {}
+    times, left = Counter(rows), max_bytes or 0
+    for batch in records_of(list(times)):
+        records = []
+        for record in batch:
+            left -= times[record[0]] * (len(record[2]) + len(record[3]) + ITEM_BYTES)
+            if max_bytes is not None and left < 0:
+                raise TooLarge(f"answer: expected at most {max_bytes} bytes, got more. Request fewer items.")
+            records.append(record)
+        parts = json.loads(f"[{','.join(text for record in records for text in record[2:])}]")  # once for all items
+        types = set(map(type, parts[::2])), set(map(type, parts[1::2])), {type(record[1]) for record in records}
+        if not (types[0] <= {list} and types[1] <= {dict, type(None)} and types[2] <= {int, str}):
+            raise BadState("items: expected ids, lists of labels and objects of metadata, got others")
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        contents.update((record[0], (record[1], *pair)) for record, pair in zip(records, pairs, strict=True))
+    return contents
+
+
+def rows_of_ids(connection: Connection, ids: list[Id]) -> dict[Id, int]:
+    """Return the rows of those ids that exist."""
+    rows: dict[Id, int] = {}
+    for marks, batch in batches(ids):
+        rows.update(connection.execute(f"SELECT id, row FROM items WHERE id IN ({marks})", batch))
+    return rows
+
+
+def matching_rows(connection: Connection, condition: tuple[str, list[Any]]) -> NDArray[np.int64]:
+    """Return the rows that meet a condition in SQL (filters.py); TooLarge if that takes too long."""
+    sql, values = condition
+    deadline = time.monotonic() + MAX_SQL_SECONDS
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_PER_CHECK)
+    try:
+        rows = connection.execute(f"SELECT row FROM items WHERE {sql}", values).fetchall()
+    except OperationalError as error:
+        if time.monotonic() <= deadline:
+            raise
+        most = f"expected a condition that SQL answers within {MAX_SQL_SECONDS} seconds"
+        raise TooLarge(f"where: {most}. Name its fields in filter_fields, or use fewer conditions.") from error
+    finally:
+        connection.set_progress_handler(None, 0)
+    return np.array(rows, np.int64).reshape(-1)
+
+
+MetadataText = str | None  # JSON
+
+
+def mark_changed(connection: Connection, rows: Iterable[int]) -> None:
+    """Record that labels or metadata of these rows change in this commit, so that columns of filters follow."""
+    seq = get_meta(connection, "seq") + 1
+    connection.executemany("INSERT OR REPLACE INTO changed_rows VALUES (?, ?)", ((row, seq) for row in rows))
+
+
+def set_metadata(connection: Connection, rows: list[int], texts: list[MetadataText]) -> None:
+    """Replace the metadata of these rows, each once."""
+    remove_words(connection, rows)
+    connection.executemany("UPDATE items SET metadata = ? WHERE row = ?", zip(texts, rows, strict=True))
+    index_words(connection, rows, texts)
+    mark_changed(connection, rows)
+
+
+def change_metadata(
+    connection: Connection, rows: list[int], changes: Iterable[Callable[[MetadataText], MetadataText]]
+) -> None:
+    """Replace the metadata of each row by what its change makes of it."""
+    stored: dict[int, MetadataText] = {}
+    for marks, batch in batches(rows):
+        stored.update(connection.execute(f"SELECT row, metadata FROM items WHERE row IN ({marks})", batch))
+    set_metadata(connection, rows, [change(stored[row]) for row, change in zip(rows, changes, strict=True)])
+
+
+def list_row_ids(connection: Connection, rows: list[int]) -> list[Id]:
+    """Return the ids of these rows, in their order."""
+    names: dict[int, Id] = {}
+    for marks, batch in batches(rows):
+        names.update(connection.execute(f"SELECT row, id FROM items WHERE row IN ({marks})", batch))
+    return [names[row] for row in rows]
+
 
 RowNumbers = NDArray[np.int64]
 MAX_LIMIT = 2**63 - 1  # that SQLite takes
@@ -284,3 +380,113 @@ def _blobs(array: NDArray[Any] | None, rows: int) -> list[bytes | None]:
         return [None] * rows
     data, size = array.tobytes(), array.shape[1] * array.itemsize
     return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+def page_rows(
+    items: ItemTable,
+    connection: Connection,
+    allowed: NDArray[np.uint8] | None,
+    after: Id | None,
+    limit: int,
+    max_bytes: int | None,
+) -> list[int]:
+    """Return the rows of the items past an id, in order of their ids, of the rows in a bitmap or of all rows.
+
+    They are at most `limit`, and fewer where they would take more than `max_bytes` as JSON, about; but one at least.
+    """
+    rows: list[int] = []
+    size = 0
+    for marks, names in batches(items.list_ids(connection, allowed, after, limit)):
+        sizes = "length(labels) + ifnull(length(metadata), 4)"
+        sql = f"SELECT row, {sizes} FROM items WHERE id IN ({marks}) ORDER BY id"
+        for row, item_bytes in connection.execute(sql, names).fetchall():
+            size += item_bytes + ITEM_BYTES
+            if max_bytes is not None and size > max_bytes and rows:
+                return rows
+            rows.append(row)
+    return rows
+
+
+def read_page(items: ItemTable, connection: Connection, rows: list[int]) -> list[Item]:
+    """Return the items of these rows, in this order."""
+    contents = items.get(connection, rows)
+    return [contents[row] for row in rows]
+
+
+def ids_of(connection: Connection, rows: list[int]) -> dict[int, Id]:
+    """Return the ids of these rows."""
+    ids: dict[int, Id] = {}
+    for marks, batch in batches(list(dict.fromkeys(rows))):
+        ids.update(connection.execute(f"SELECT row, id FROM items WHERE row IN ({marks})", batch))
+    return ids
+
+
+def pictured_ids(connection: Connection, ids: list[Id]) -> set[Id]:
+    """Return those of these ids that have a picture."""
+    names: set[Id] = set()
+    for marks, batch in batches(ids):
+        sql = f"SELECT id FROM items JOIN pictures USING (row) WHERE id IN ({marks})"
+        names.update(name for (name,) in connection.execute(sql, batch))
+    return names
+
+
+@parsing("labels")
+def read_labels(connection: Connection, rows: Iterable[int]) -> dict[int, tuple[Id, list[Any]]]:
+    """Return the id and the labels of those rows that exist."""
+    labels: dict[int, tuple[Id, list[Any]]] = {}
+    for marks, batch in batches(list(rows)):
+        stored = connection.execute(f"SELECT row, id, labels FROM items WHERE row IN ({marks})", batch)
+        labels.update((row, (name, parse_json(text, list, "labels"))) for row, name, text in stored)
+    return labels
+
+
+LAST_CHARACTER = chr(0x10FFFF)
+MAX_ID_DIGITS = 18  # so that no 64-bit integer has more
+ID_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789-_./"  # that may be missing or wrong
+EDITED_LENGTHS = range(3, 41)  # of texts that may have a wrong character
+
+
+def ids_beginning(connection: Connection, text: str, limit: int) -> list[Id]:
+    """Return ids that begin with a text, in order: integers by their digits, then texts, in any of three cases."""
+    ids: list[Id] = []
+    if is_number(text):
+        number = int(text)
+        for zeros in range(MAX_ID_DIGITS - len(text) + 1 if number > 0 and text[0] != "0" else 1):
+            sql = "SELECT id FROM items WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+            bounds = number * 10**zeros, (number + 1) * 10**zeros - 1
+            ids += [name for (name,) in connection.execute(sql, [*bounds, limit])]
+            if len(ids) >= limit:
+                return ids[:limit]
+    for start in dict.fromkeys((text, text.lower(), text.upper())):
+        sql = "SELECT id FROM items WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+        ids += [name for (name,) in connection.execute(sql, [start, start + LAST_CHARACTER, limit])]
+    return ids[:limit]
+
+
+def ids_beside(connection: Connection, text: str, limit: int) -> list[Id]:
+    """Return the ids before and after a text or a number in their order, at most so many of each."""
+    key: Id = int(text) if is_number(text) else text
+    before = connection.execute("SELECT id FROM items WHERE id < ? ORDER BY id DESC LIMIT ?", [key, limit]).fetchall()
+    after = connection.execute("SELECT id FROM items WHERE id > ? ORDER BY id LIMIT ?", [key, limit]).fetchall()
+    return [name for (name,) in [*before, *after] if type(name) is type(key)]
+
+
+def ids_one_edit_away(connection: Connection, text: str) -> list[Id]:
+    """Return the ids that differ from a text by one character: missing, too many, another, or two exchanged."""
+    if len(text) not in EDITED_LENGTHS:
+        return []
+    cuts = [(text[:place], text[place:]) for place in range(len(text) + 1)]
+    edits = {a + b[1:] for a, b in cuts if b} | {a + b[1] + b[0] + b[2:] for a, b in cuts if len(b) > 1}
+    edits |= {a + character + b for a, b in cuts for character in ID_CHARACTERS}
+    edits |= {a + character + b[1:] for a, b in cuts if b for character in ID_CHARACTERS}
+    ids: list[Id] = []
+    keys: list[Id] = [int(edit) for edit in edits if is_number(edit)] if is_number(text) else []
+    for marks, batch in batches([*keys, *sorted(edits - {text, ""})]):
+        ids += [name for (name,) in connection.execute(f"SELECT id FROM items WHERE id IN ({marks})", batch)]
+    return ids
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is an integer that can be an id."""
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) <= MAX_ID_DIGITS

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, InvalidInput
-from stillhash.files.sealed_files import read_sealed, stored_file, write_sealed
+from stillhash.files import read_sealed, stored_file, write_sealed
 from stillhash.hashers import Hasher, Tally, load
 from stillhash.numeric.labels import parse_labels
 from stillhash.numeric.validation import Codes, check_codes, check_features, check_integer

@@ -1,6 +1,6 @@
 """Arrays with a row for each item that has a code: features that are kept, and rescoring codes.
 
-Rows that are not sealed are in a table of store.db, those of a segment in a sealed file (sealed_files.py) beside it:
+Rows that are not sealed are in a table of store.db, those of a segment in a sealed file (files.py) beside it:
 
     bytes 0-47    magic, format, columns, rows, and which segment it belongs to
     bytes 4096-   values (rows, columns), in the order of the segment's rows; all bytes 0xFF where they are lost
@@ -23,8 +23,8 @@ from stillhash.collection.storage.codes import CodeTable, SegmentRecord
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.schema import parsing
 from stillhash.errors import BadState, InvalidInput
-from stillhash.files.checksums import BLOCK_SIZE
-from stillhash.files.sealed_files import (
+from stillhash.files import (
+    BLOCK_SIZE,
     check_kind,
     check_sealed,
     content_size,

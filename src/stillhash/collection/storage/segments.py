@@ -4,7 +4,7 @@
     bytes 4096-   tiles (tiles, planes, TILE), then, if they are not consecutive, the row numbers as int64;
                   then digests of features, ascending, as int64, and the places of their rows as uint32
 
-A segment is a sealed file (sealed_files.py). Its checksums are verified once, before the first search, and by `verify`.
+A segment is a sealed file (files.py). Its checksums are verified once, before the first search, and by `verify`.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.files.sealed_files import (
+from stillhash.files import (
     check_sealed,
     content_size,
     map_file,

@@ -15,8 +15,14 @@ from stillhash.collection.storage.share_meter import ShareMeter
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.errors import Conflict, StoreFailed
-from stillhash.files.checksums import pack_file_checksums
-from stillhash.files.sealed_files import FILE_MODE, FOLDER_MODE, create_private, file_size, write_durably
+from stillhash.files import (
+    FILE_MODE,
+    FOLDER_MODE,
+    create_private,
+    file_size,
+    pack_file_checksums,
+    write_durably,
+)
 from stillhash.numeric.near_groups import ShareProgress
 from stillhash.platform import SYSTEM
 

@@ -54,13 +54,13 @@ from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import VoteTable
 from stillhash.collection.types import Id
 from stillhash.errors import BadState, StoreFailed
-from stillhash.files.checksums import pack_file_checksums
-from stillhash.files.sealed_files import (
+from stillhash.files import (
     FOLDER_MODE,
     check_kind,
     create_private,
     file_size,
     locked_folder,
+    pack_file_checksums,
     remove_unlisted,
     write_durably,
 )

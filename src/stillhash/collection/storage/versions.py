@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from stillhash.collection.storage.schema import get_meta, parse_json, set_meta
 from stillhash.errors import BadState, Conflict, InvalidInput
-from stillhash.files.sealed_files import stored_file
+from stillhash.files import stored_file
 
 MAX_VERSION = 2**63 - 1
 VERSION_COLUMNS = ("version", "created", "kind", "rows", "tag")

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
-from stillhash.files.checksums import checksum_pair
-from stillhash.files.sealed_files import open_regular
+from stillhash.files import checksum_pair, open_regular
 
 WAL_HEADER, FRAME_HEADER = 32, 24  # bytes before all frames, and before the page of each
 FRAME_SIZE = FRAME_HEADER + PAGE_SIZE

@@ -27,7 +27,7 @@ from stillhash.collection.transfer.exported_items import ExportedItems, ItemBatc
 from stillhash.collection.types import Filter
 from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, Busy, InvalidInput, StillhashError, StoreFailed, shortage
-from stillhash.files.sealed_files import create_private
+from stillhash.files import create_private
 from stillhash.io.arrow_batches import load_pyarrow
 from stillhash.io.columns import CODE_NAME
 from stillhash.numeric.codes import width

@@ -27,7 +27,7 @@ from stillhash.collection.types import Filter, Item
 from stillhash.collection.validation import check_ids, check_items, check_labels, check_metadata, check_path
 from stillhash.collection.values import json_text
 from stillhash.errors import BadState, Conflict
-from stillhash.files.sealed_files import read_sealed, write_sealed
+from stillhash.files import read_sealed, write_sealed
 
 EMBEDDED, UNEMBEDDED, JOURNAL = "embedded", "unembedded", "journal"
 UNUSED_CODE_BITS = 8  # of documents without an embedding

@@ -11,6 +11,7 @@ import re
 import stat
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,9 +21,81 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed, WrongType, shortage
-from stillhash.files import checksums as sums
-from stillhash.files.checksums import BLOCK_SIZE
 from stillhash.platform import SYSTEM
+
+BLOCK_SIZE = 4096  # bytes
+FILE_PART_BYTES = 1 << 20  # of a file, read at a time
+
+BlockChecksums = NDArray[np.uint32]  # (blocks, 2): CRC-32 and Adler-32
+
+
+def block_checksums(data: Any) -> BlockChecksums:
+    """Compute the checksums of each block of these bytes; the last block may be shorter."""
+    view = memoryview(data).cast("B")
+    blocks = [view[s : s + BLOCK_SIZE] for s in range(0, len(view), BLOCK_SIZE)]
+    columns = [list(map(checksum, blocks)) for checksum in (zlib.crc32, zlib.adler32)]
+    return np.array(columns, np.uint32).T
+
+
+def checksum_pair(block: Any) -> tuple[int, int]:
+    return zlib.crc32(block), zlib.adler32(block)
+
+
+def damaged_blocks(data: Any, checksums: BlockChecksums) -> list[int]:
+    """List the blocks that do not match their checksums, or are missing at the end."""
+    view, crcs = memoryview(data).cast("B"), checksums[:, 0].tolist()
+    return [n for n, crc in enumerate(crcs) if zlib.crc32(view[n * BLOCK_SIZE : (n + 1) * BLOCK_SIZE]) != crc]
+
+
+def pack_checksums(checksums: BlockChecksums) -> bytes:
+    """Serialise checksums, followed by checksums of their own."""
+    table = checksums.astype("<u4").tobytes()
+    return table + np.array(checksum_pair(table), "<u4").tobytes()
+
+
+def running_checksums(read: Callable[[], bytes]) -> bytes:
+    """Compute and serialise the checksums of all that a function returns, call after call, until it returns nothing."""
+    crc, adler = checksum_pair(b"")
+    while part := read():
+        crc, adler = zlib.crc32(part, crc), zlib.adler32(part, adler)
+    return np.array((crc, adler), "<u4").tobytes()
+
+
+def pack_file_checksums(file: Path) -> bytes:
+    """Compute and serialise the checksums of a file."""
+    return pack_checksums(block_checksums(file.read_bytes()))
+
+
+def unpack_checksums(data: bytes, file: str) -> BlockChecksums:
+    """Read what `pack_checksums` wrote; raise BadState if it is damaged."""
+    table = data[:-8]
+    if len(data) % 8 or len(data) < 8 or np.array(checksum_pair(table), "<u4").tobytes() != data[-8:]:
+        raise BadState(f"{file}: the checksums are damaged")
+    return np.frombuffer(table, "<u4").reshape(-1, 2)
+
+
+def file_checksum(path: Path) -> str:
+    """Return the checksums of a whole file, as 16 hexadecimal digits."""
+    with path.open("rb") as file:
+        return running_checksums(lambda: file.read(FILE_PART_BYTES)).hex()
+
+
+def seal(content: bytes) -> bytes:
+    """Return the bytes of a sealed file of this content."""
+    return content + pack_checksums(block_checksums(content))
+
+
+def unseal(data: bytes, file: str) -> bytes:
+    """Return the content of a sealed file from its bytes; BadState if they are damaged."""
+    blocks = -(-(len(data) - 8) // (BLOCK_SIZE + 8))
+    size = len(data) - 8 - 8 * blocks
+    if size < 0 or -(-size // BLOCK_SIZE) != blocks:
+        raise BadState(f"{file}: damaged; no sealed file has {len(data)} bytes")
+    content = data[:size]
+    if damaged := damaged_blocks(content, unpack_checksums(data[size:], file)):
+        raise BadState(f"{file}: damaged in {len(damaged)} of its blocks of {BLOCK_SIZE:,} bytes")
+    return content
+
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700  # of what is created: for the owner alone, where files have modes
 MAX_SEALED_BYTES = 1 << 40
@@ -127,9 +200,9 @@ def _with_checksums(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | mem
     """Yield the parts of a sealed file's content, and then its checksums."""
     checksums = []
     for part in parts:
-        checksums.append(sums.block_checksums(part))
+        checksums.append(block_checksums(part))
         yield part
-    yield sums.pack_checksums(np.concatenate(checksums))
+    yield pack_checksums(np.concatenate(checksums))
 
 
 def content_size(path: Path) -> int:
@@ -153,7 +226,7 @@ def check_sealed(path: Path, on_bytes: Callable[[int], object] | None = None) ->
     name, blocks = display_name(path), -(-size // BLOCK_SIZE)
     with translate_read_errors(path), open_regular(path) as file:
         file.seek(size)
-        own = sums.running_checksums(lambda: file.read(min(TABLE_BYTES, size + 8 * blocks - file.tell())))
+        own = running_checksums(lambda: file.read(min(TABLE_BYTES, size + 8 * blocks - file.tell())))
         if own != file.read():
             raise BadState(f"{name}: the checksums are damaged")
         file.seek(size)
@@ -172,7 +245,7 @@ def _first_damaged(file: BinaryIO, size: int, on_bytes: Callable[[int], object] 
         for start in range(0, blocks, CHECKED_BLOCKS):
             table = np.frombuffer(file.read(8 * min(CHECKED_BLOCKS, blocks - start)), "<u4").reshape(-1, 2)
             with memoryview(content)[start * BLOCK_SIZE : (start + CHECKED_BLOCKS) * BLOCK_SIZE] as part:
-                if damaged := sums.damaged_blocks(part, table):
+                if damaged := damaged_blocks(part, table):
                     return damaged
                 read = len(part)
             if on_bytes is not None:
