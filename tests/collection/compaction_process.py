@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import stillhash
-from stillhash.collection.storage.codes import CodeTable
+from stillhash.collection.storage.segments import CodeTable
 from stillhash.collection.storage.store import Store
 
 SEGMENT_ROWS = 64

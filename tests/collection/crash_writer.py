@@ -14,7 +14,7 @@ import numpy as np
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.storage.codes import CodeTable
+from stillhash.collection.storage.segments import CodeTable
 from stillhash.errors import Conflict
 from tests.collection.compaction_process import SEGMENT_ROWS
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN, some_rows

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stillhash import Collection
-from stillhash.collection.storage.codes import CodeTable
+from stillhash.collection.storage.segments import CodeTable
 from stillhash.errors import BadState, StillhashError, StoreFailed
 from tests.collection import disk
 from tests.collection.compaction_process import SEGMENT_ROWS

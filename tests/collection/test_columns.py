@@ -15,9 +15,15 @@ from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.filters.matching import NotInColumns, column_tree
 from stillhash.collection.filters.row_groups import RowGroup
 from stillhash.collection.filters.tree import compared_fields, count_joins
-from stillhash.collection.storage import column_builder
-from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS, TableBuilder
-from stillhash.collection.storage.columns import DictionaryColumn, NumberColumn, column_bytes
+from stillhash.collection.storage import columns
+from stillhash.collection.storage.columns import (
+    LABELS,
+    MAX_FIELDS,
+    DictionaryColumn,
+    NumberColumn,
+    TableBuilder,
+    column_bytes,
+)
 from stillhash.collection.validation import check_label_lists, check_metadata
 from tests.collection.reference import Row
 from tests.collection.test_filters import NUMBERS, ROWS, TEXTS, conditions_and_rows, select_by_sql
@@ -111,7 +117,7 @@ def test_numbers_compare_as_in_sql_when_they_are_not_listed(
     rows: list[Row] = [([], {"a": value}) for value in values if not halves or value is None or abs(value) < 2**53]
     rows += [([], {"a": 0.5})] * halves
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(column_builder, "MAX_CATEGORIES", 0)
+        patch.setattr(columns, "MAX_CATEGORIES", 0)
         assert isinstance(build(rows).column("a"), NumberColumn) or not rows
         for where in ({"a": {operator: bound}}, {"a": {"$in": [bound, *values[::2]]}}, {"a": {"$exists": True}}):
             assert select_by_columns(where, rows) == select_by_sql(where, rows)

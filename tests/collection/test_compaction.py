@@ -21,11 +21,9 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash import METHODS, Collection
-from stillhash.collection.storage.codes import CodeTable
-from stillhash.collection.storage.connections import stored_format
+from stillhash.collection.storage.database import stored_format
 from stillhash.collection.storage.schema import COMPACTED_FORMAT, STORE_FORMAT
-from stillhash.collection.storage.segment_writer import SegmentWriter
-from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment
+from stillhash.collection.storage.segments import CodedRows, CodeTable, SegmentWriter, read_segment, write_segment
 from stillhash.collection.transfer.bulk_load import bulk_load
 from stillhash.collection.validation import ItemRows
 from stillhash.errors import BadState, Conflict

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhash.collection.maintenance.compaction_plan import SegmentGroup, SegmentState, group_segments
-from stillhash.collection.storage.codes import SegmentRecord
-from stillhash.collection.storage.segments import CodedRows, even_rows
+from stillhash.collection.storage.segments import CodedRows, SegmentRecord, even_rows
 
 MOST = 100
 STATES = st.lists(st.tuples(st.integers(1, 3 * MOST), st.integers(0, MOST), st.booleans()), max_size=30)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import stillhash
-from stillhash.collection.storage.database import MIN_CHECKPOINT_FRAMES, MIN_UNUSED_PAGES
-from stillhash.collection.storage.verify_pages import PAGE_SIZE
+from stillhash.collection.storage.database import MIN_CHECKPOINT_FRAMES, MIN_UNUSED_PAGES, PAGE_SIZE
 from stillhash.files import pack_file_checksums
 
 DIM, CHUNK_ROWS = 256, 1000

@@ -14,7 +14,7 @@ import stillhash
 from stillhash import Collection
 from stillhash.collection.learning import doubtful_labels
 from stillhash.collection.learning.doubtful_labels import estimate_wrong_labels, rising_ratios
-from stillhash.collection.storage import doubtful_labels as storage
+from stillhash.collection.storage import items as storage
 from stillhash.collection.storage.schema import set_meta
 from stillhash.errors import BadState, InvalidInput, WrongType
 from tests.support.toys import toy

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import stillhash
-from stillhash.collection.storage.connections import stored_format
+from stillhash.collection.storage.database import stored_format
 from stillhash.errors import BadState
 from tests.collection.fixtures import some_rows
 from tests.collection.golden import FOLDER, QUERIES, answers, close

@@ -21,7 +21,7 @@ import pytest
 import safetensors.numpy
 
 import stillhash
-from stillhash.collection.storage.connections import connect
+from stillhash.collection.storage.database import connect
 from stillhash.collection.storage.schema import COUNTERS
 from stillhash.errors import BadState, StillhashError
 from stillhash.files import write_sealed

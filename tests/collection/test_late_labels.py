@@ -14,7 +14,7 @@ import stillhash
 from stillhash import Collection
 from stillhash.collection.learning.stored_sums import sum_again
 from stillhash.collection.read_view import read_labels
-from stillhash.collection.storage.codes import CodeTable
+from stillhash.collection.storage.segments import CodeTable
 from stillhash.numeric.labels import Labels
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.collection.test_readers import QUERIES, READER, other_process, request, state

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stillhash.collection.storage import learner_files
-from stillhash.collection.storage.learner_files import LearnerFiles, LearntRows, TakenOut
+from stillhash.collection.storage.learner import LearnerFiles, LearntRows, TakenOut
 from stillhash.collection.validation import LabelledRows, check_rows
 from stillhash.errors import BadState
 from stillhash.hashers import FIXED_CODE_METHODS, METHODS, Hasher, Tally

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import stillhash
 from stillhash import Collection
 from stillhash.collection.storage import lexical
+from stillhash.collection.storage.lexical import MAX_TERMS, MAX_WORDS_LENGTH
 from stillhash.collection.storage.schema import LEXICAL_SCHEMA, LEXICAL_TABLES
 from stillhash.collection.transfer.bulk_load import bulk_load
-from stillhash.collection.words import MAX_TERMS, MAX_WORDS_LENGTH
 from stillhash.errors import BadState, Conflict, InvalidInput, StillhashError, TooLarge, Unsupported, WrongType
 from tests.collection.bm25 import bm25
 from tests.collection.fixtures import BITS, DIM, some_rows

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import stillhash
-from stillhash.collection.storage.integrity import ACKED_KEY, acknowledge, acknowledged_commit
+from stillhash.collection.storage.database import ACKED_KEY, acknowledge, acknowledged_commit
 from stillhash.errors import BadState
 from tests.collection.fixtures import begin, some_rows
 from tests.collection.golden import FOLDER, answers, close

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from stillhash import Collection
-from stillhash.collection.storage.codes import CodeTable
+from stillhash.collection.storage.segments import CodeTable
 from tests.collection.fixtures import Rows, begin, some_rows
 from tests.collection.reader_process import MARKED, answer_digest, expected_digests
 from tests.collection.reference import Twin

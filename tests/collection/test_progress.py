@@ -10,7 +10,7 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.storage import share_meter, snapshot, verify_pages
+from stillhash.collection.storage import snapshot, verify_pages
 from tests.collection.fixtures import BITS, DIM, INIT, some_rows
 
 Verb = Callable[[Collection, Path, Any], Any]
@@ -27,7 +27,7 @@ VERBS: dict[str, Verb] = {
 def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collection]:
     """A collection with several segments, files of features, words, and a database of many parts."""
     monkeypatch.setattr(snapshot, "COPIED_BYTES", verify_pages.PAGE_SIZE)
-    monkeypatch.setattr(share_meter, "STEPS_BETWEEN_REPORTS", 1000)
+    monkeypatch.setattr(snapshot, "STEPS_BETWEEN_REPORTS", 1000)
     options: dict[str, Any] = {"init_rows": INIT, "learn_rows": 500, "keep_features": True, "lexical_field": "words"}
     collection = stillhash.open(tmp_path / "c", DIM, BITS, **options)
     collection.add(list(range(400)), *some_rows(400))

@@ -12,9 +12,9 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.storage.codes import CodeTable
-from stillhash.collection.storage.connections import stored_format
+from stillhash.collection.storage.database import stored_format
 from stillhash.collection.storage.row_arrays import RowArrayTable
+from stillhash.collection.storage.segments import CodeTable
 from stillhash.collection.storage.store import Store
 from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.numeric.rescoring import Rescorer

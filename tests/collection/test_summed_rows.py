@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.storage.codes import CodeTable
+from stillhash.collection.storage.segments import CodeTable
 from stillhash.files import BLOCK_SIZE
 from stillhash.hashers import Tally
 from tests.collection.fixtures import BITS, DIM, rescoring_codes, some_rows

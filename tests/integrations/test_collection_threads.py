@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from stillhash import acting_as
-from stillhash.collection.actor import current_actor
+from stillhash.collection.storage.audit import current_actor
 from stillhash.errors import Busy, Closed
 from stillhash.integrations.collection_threads import MAX_WAITING_CALLS, CollectionThreads
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 
-from stillhash.collection.storage.connections import connect, sqlite_uri
+from stillhash.collection.storage.database import connect, sqlite_uri
 from stillhash.errors import Unsupported
 from stillhash.platform import SYSTEM, OperatingSystem, operating_system
 from stillhash.platform.windows import REFUSED_SECONDS, Windows

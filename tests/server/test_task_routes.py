@@ -12,8 +12,7 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.storage.codes import CodeTable
-from stillhash.collection.storage.segment_writer import SegmentWriter
+from stillhash.collection.storage.segments import CodeTable, SegmentWriter
 from stillhash.collection.storage.store import Store
 from stillhash.server import Keys
 from stillhash.server.tasks import Report

@@ -10,7 +10,7 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.actor import acting_as
+from stillhash.collection.storage.audit import acting_as
 from stillhash.errors import BadState, Busy, Closed, NotFound
 from stillhash.server import Settings, tasks
 from stillhash.server.tasks import MAX_ENDED_TASKS, MAX_UNFINISHED_TASKS, Report, Task, TaskList

@@ -15,7 +15,7 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.actor import set_actor
+from stillhash.collection.storage.audit import set_actor
 from stillhash.errors import Busy, Conflict
 from stillhash.server.write_queue import CollectionExecutor
 from tests.collection.fixtures import DIM, copied

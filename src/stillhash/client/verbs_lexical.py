@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from stillhash.client.requests import CollectionRequests
 from stillhash.client.serialization import to_answer
 from stillhash.collection.ranking import DEFAULT_DEPTH
+from stillhash.collection.storage.lexical import parse_terms
 from stillhash.collection.types import Answer, Filter, Vector, VersionName
-from stillhash.collection.words import parse_terms
 from stillhash.errors import InvalidInput
 
 

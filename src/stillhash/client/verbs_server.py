@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from stillhash.client.requests import CollectionRequests, collection_path
 from stillhash.client.serialization import selection_to_json, to_json
-from stillhash.collection.actor import check_actor
+from stillhash.collection.storage.audit import check_actor
 from stillhash.collection.types import AuditEntry, ForgetReport, ItemIds
 from stillhash.collection.validation import ItemFilter
 from stillhash.hashers import DEFAULT_HASHER

@@ -23,7 +23,7 @@ from stillhash.cluster.partition import (
 )
 from stillhash.cluster.segment_cache import seal_checksum
 from stillhash.cluster.storage import Storage
-from stillhash.collection.storage.connections import connect
+from stillhash.collection.storage.database import connect
 from stillhash.collection.storage.row_arrays import RESCORING, RowArrayTable, find_lost, map_array
 from stillhash.collection.storage.schema import batches
 from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment

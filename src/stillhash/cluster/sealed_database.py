@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from stillhash.collection.storage.connections import restrict, sqlite_uri
+from stillhash.collection.storage.database import restrict, sqlite_uri
 from stillhash.errors import BadState, StoreFailed
 from stillhash.files import (
     BLOCK_SIZE,

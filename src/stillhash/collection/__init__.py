@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from stillhash.collection.actor import acting_as
 from stillhash.collection.collection import Collection
 from stillhash.collection.learning.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
 from stillhash.collection.learning.settings import (
@@ -18,6 +17,7 @@ from stillhash.collection.learning.settings import (
 )
 from stillhash.collection.learning.trainer import MIN_INIT_ROWS, fix_identity
 from stillhash.collection.maintenance.repair import RepairReport, repair
+from stillhash.collection.storage.audit import acting_as
 from stillhash.collection.storage.lexical import check_new_field
 from stillhash.collection.storage.store import Store
 from stillhash.collection.transfer.table_import import ImportProgress

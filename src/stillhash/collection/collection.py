@@ -12,7 +12,6 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.actor import check_actor
 from stillhash.collection.filters.facet_counts import MAX_COUNTED_LABELS
 from stillhash.collection.filters.facets import Facets, check_fields
 from stillhash.collection.filters.language import Condition, compile_filter
@@ -52,13 +51,18 @@ from stillhash.collection.maintenance.verification import verify_store
 from stillhash.collection.ranking import DEFAULT_DEPTH, HYBRID_RANKING, WORDS_RANKING, fuse_ranks, rank_page, rank_words
 from stillhash.collection.read_view import ReadView, Snapshot
 from stillhash.collection.searching import Searchable
-from stillhash.collection.storage.audit import MAX_ENTRIES, MAX_NUMBER
+from stillhash.collection.storage.audit import MAX_ENTRIES, MAX_NUMBER, check_actor
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.items import page_rows, pictured_ids, read_page
-from stillhash.collection.storage.lexical import ReportShare, check_new_field, lexical_field, set_lexical_field
+from stillhash.collection.storage.lexical import (
+    ReportShare,
+    check_new_field,
+    lexical_field,
+    parse_terms,
+    set_lexical_field,
+)
 from stillhash.collection.storage.schema import get_meta, is_fitted
-from stillhash.collection.storage.share_meter import ShareMeter
-from stillhash.collection.storage.snapshot import snapshot
+from stillhash.collection.storage.snapshot import ShareMeter, snapshot
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
 from stillhash.collection.transfer.export import Progress, export
@@ -98,7 +102,6 @@ from stillhash.collection.validation import (
     check_shared_labels,
     input_rows,
 )
-from stillhash.collection.words import parse_terms
 from stillhash.collection.writing import Writer
 from stillhash.errors import Conflict, InvalidInput, report_shortages
 from stillhash.hashers import Model

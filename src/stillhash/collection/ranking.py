@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from stillhash.collection.learning.votes import voted_rows
 from stillhash.collection.read_view import Snapshot, query_digests
 from stillhash.collection.search_view import ModelStore, SearchSnapshot
-from stillhash.collection.storage.lexical import best_rows, lexical_field
+from stillhash.collection.storage.lexical import best_rows, lexical_field, match_expression
 from stillhash.collection.types import Answer, Hit
-from stillhash.collection.words import match_expression
 from stillhash.errors import Conflict
 from stillhash.hashers import Model
 from stillhash.numeric.ranking import Ranking

@@ -17,11 +17,10 @@ from stillhash.collection.filters.language import Condition
 from stillhash.collection.filters.matching import NotInColumns
 from stillhash.collection.learning.stored_models import load_functions, load_model
 from stillhash.collection.storage.bitmaps import count_bits
-from stillhash.collection.storage.codes import CodeTable, SegmentRecord
 from stillhash.collection.storage.items import ItemContent, RowNumbers
 from stillhash.collection.storage.row_arrays import find_lost, round_to_half
 from stillhash.collection.storage.schema import batches, get_meta, parsing
-from stillhash.collection.storage.segments import CodedRows, Segment
+from stillhash.collection.storage.segments import CodedRows, CodeTable, Segment, SegmentRecord
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.votes import SourceShares, VotedRows
 from stillhash.errors import BadState, StillhashError

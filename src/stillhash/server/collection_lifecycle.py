@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import stillhash.collection
 from stillhash.collection import Collection
-from stillhash.collection.actor import current_actor
+from stillhash.collection.storage.audit import current_actor
 from stillhash.encoders import open_encoder
 from stillhash.errors import Conflict, Forbidden, InvalidInput, NotFound, StillhashError, StoreFailed, report_shortages
 from stillhash.platform import SYSTEM

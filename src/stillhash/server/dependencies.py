@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from stillhash.collection.actor import set_actor
+from stillhash.collection.storage.audit import set_actor
 from stillhash.errors import Busy, Conflict, Denied, Forbidden, InvalidInput, NotFound, TooLarge, TooMany
 from stillhash.server.auth import ANONYMOUS, ANONYMOUS_NAME, ROLES, SESSION_COOKIE, Key, Role, Sessions
 from stillhash.server.collection_lifecycle import CollectionLifecycle

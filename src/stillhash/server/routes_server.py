@@ -11,7 +11,7 @@ from pydantic import Field
 from starlette.responses import PlainTextResponse, Response
 
 from stillhash.collection import Collection
-from stillhash.collection.actor import set_actor
+from stillhash.collection.storage.audit import set_actor
 from stillhash.errors import Busy, Closed, Denied, NotFound, StillhashError
 from stillhash.server import schemas
 from stillhash.server.bodies import RequestBody

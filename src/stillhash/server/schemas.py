@@ -21,7 +21,7 @@ from stillhash.collection.learning.probe import (
 )
 from stillhash.collection.learning.votes import MAX_LISTED_VOTES
 from stillhash.collection.ranking import DEFAULT_DEPTH
-from stillhash.collection.words import MAX_TERMS, MAX_WORDS_LENGTH
+from stillhash.collection.storage.lexical import MAX_TERMS, MAX_WORDS_LENGTH
 from stillhash.errors import InvalidInput
 from stillhash.hashers import DEFAULT_HASHER
 from stillhash.numeric.validation import MAX_BITS

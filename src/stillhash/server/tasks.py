@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Literal
 
 from stillhash.collection import Collection
-from stillhash.collection.actor import current_actor
+from stillhash.collection.storage.audit import current_actor
 from stillhash.errors import Busy, Closed, NotFound, StillhashError, report_shortages
 from stillhash.server.auth import Role
 from stillhash.server.responses import Unexpected, to_error

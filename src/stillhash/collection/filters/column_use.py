@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from stillhash.collection.filters.matching import NotInColumns
 from stillhash.collection.filters.row_groups import ColumnSource, RowGroup
 from stillhash.collection.filters.tree import FilterTree, compared_fields
-from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS
-from stillhash.collection.storage.columns import Column, column_bytes
+from stillhash.collection.storage.columns import LABELS, MAX_FIELDS, Column, column_bytes
 from stillhash.search.blocks import Bitmap
 
 MAX_COLUMN_BYTES = 1 << 30  # of all columns in use; SQL answers for further fields

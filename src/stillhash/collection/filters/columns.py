@@ -26,8 +26,8 @@ from stillhash.collection.filters.row_groups import (
     RowGroup,
 )
 from stillhash.collection.filters.tree import valued_fields
-from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS
 from stillhash.collection.storage.column_files import ColumnFile, build_blocks, segment_contents
+from stillhash.collection.storage.columns import LABELS, MAX_FIELDS
 from stillhash.collection.storage.schema import batches, get_meta
 from stillhash.collection.storage.segments import read_segment
 from stillhash.collection.storage.store import Store

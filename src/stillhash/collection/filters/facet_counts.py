@@ -12,12 +12,21 @@ from numpy.typing import NDArray
 
 from stillhash.collection.filters.matching import WORD_OF, sql_numbers
 from stillhash.collection.filters.row_groups import RowGroup
-from stillhash.collection.storage.bitmaps import read_span, set_rows, set_span
-from stillhash.collection.storage.column_builder import LABELS
-from stillhash.collection.storage.columns import Column, LabelColumn, NumberColumn, SortedValues
+from stillhash.collection.storage.bitmaps import (
+    FALSE,
+    MISSING,
+    NULL,
+    OTHER,
+    TRUE,
+    WORDS,
+    Word,
+    read_span,
+    set_rows,
+    set_span,
+)
+from stillhash.collection.storage.columns import LABELS, Column, LabelColumn, NumberColumn, SortedValues
 from stillhash.collection.storage.items import MAX_SQL_SECONDS, RowNumbers
 from stillhash.collection.storage.schema import MAX_ROW_NUMBER, parse_json
-from stillhash.collection.storage.selections import FALSE, MISSING, NULL, OTHER, TRUE, WORDS, Word
 from stillhash.errors import TooLarge
 from stillhash.numeric.validation import Mask
 from stillhash.search.blocks import Bitmap, is_set

@@ -14,11 +14,10 @@ from stillhash.collection.filters.columns import FilterColumns
 from stillhash.collection.filters.facet_counts import ValueCounts, count_by_reading, current_rows
 from stillhash.collection.filters.language import Condition
 from stillhash.collection.filters.tree import MAX_FIELD_LENGTH
-from stillhash.collection.storage.bitmaps import count_bits
-from stillhash.collection.storage.column_builder import EXACT_INTEGERS, LABELS, MAX_FIELDS
+from stillhash.collection.storage.bitmaps import FALSE, NULL, TRUE, Word, count_bits
+from stillhash.collection.storage.columns import EXACT_INTEGERS, LABELS, MAX_FIELDS
 from stillhash.collection.storage.items import ids_of
 from stillhash.collection.storage.schema import get_meta
-from stillhash.collection.storage.selections import FALSE, NULL, TRUE, Word
 from stillhash.collection.types import Id
 from stillhash.collection.values import brief
 from stillhash.errors import InvalidInput, WrongType

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from stillhash.collection.filters.tree import AllOf, AnyOf, FieldTest, FilterTree, Negation
-from stillhash.collection.storage.column_builder import LABELS
-from stillhash.collection.storage.columns import MAX_RANGES, Column, Matcher, all_of, any_of, negated
-from stillhash.collection.storage.selections import FALSE, MISSING, NULL, OTHER, TRUE, Interval, Points, Selection
+from stillhash.collection.storage.bitmaps import FALSE, MISSING, NULL, OTHER, TRUE, Interval, Points, Selection
+from stillhash.collection.storage.columns import LABELS, MAX_RANGES, Column, Matcher, all_of, any_of, negated
 
 ANY_VALUE = Selection(frozenset({NULL, FALSE, TRUE, OTHER}), (Interval(),), (Interval(),))
 WORD_OF = {None: NULL, False: FALSE, True: TRUE}

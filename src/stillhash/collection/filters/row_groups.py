@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.filters.matching import NotInColumns, match_tree
 from stillhash.collection.storage.bitmaps import set_rows, set_span
-from stillhash.collection.storage.column_builder import LABELS, TableBuilder
-from stillhash.collection.storage.columns import Column, LabelColumn
+from stillhash.collection.storage.columns import LABELS, Column, LabelColumn, TableBuilder
 from stillhash.errors import BadState
 from stillhash.numeric import kernels
 from stillhash.numeric.labels import Labels, from_json

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from stillhash.collection.filters.facet_counts import ValueCounts
 from stillhash.collection.filters.facets import plain_key
-from stillhash.collection.storage.column_builder import LABELS
+from stillhash.collection.storage.columns import LABELS
 from stillhash.collection.storage.items import ids_beginning, ids_beside, ids_one_edit_away
 from stillhash.collection.types import Id
 from stillhash.errors import InvalidInput, WrongType

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.learning.prequential import Chunk
-from stillhash.collection.storage.doubtful_labels import MAX_DOUBTFUL, DoubtfulRow, histogram_bins
-from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
+from stillhash.collection.storage.items import MAX_DOUBTFUL, NOT_JUDGED, DoubtfulRow, RowNumbers, histogram_bins
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import DoubtfulItem

@@ -8,9 +8,9 @@ import numpy as np
 
 from stillhash.collection.learning.prequential import load_history
 from stillhash.collection.storage.items import RowNumbers
+from stillhash.collection.storage.learner import SummedCodes
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
-from stillhash.collection.storage.summed_rows import SummedCodes
 from stillhash.errors import BadState
 from stillhash.hashers import Tally
 from stillhash.numeric.labels import parse_labels

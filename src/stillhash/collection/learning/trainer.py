@@ -5,7 +5,7 @@ steps, and each step is evaluated before it is learnt. The steps of one write, a
 transaction. A version's model is in the store, its learner in files beside it.
 
 Where items have rescoring codes, Tally learns sums over what is stored: each labelled item by its two codes and its
-labels of now. What changes an item takes out what it gave, to the bit, and adds what it is now (summed_rows.py). Other
+labels of now. What changes an item takes out what it gave, to the bit, and adds what it is now (storage/learner.py). Other
 methods learn step by step, from features, as published.
 """
 
@@ -26,11 +26,17 @@ from stillhash.collection.learning.stored_models import (
 )
 from stillhash.collection.learning.vote_learning import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
-from stillhash.collection.storage.learner_files import LearntRows, TakenOut, learn_step
-from stillhash.collection.storage.learnt_rows import Lineage, extended, lineage_of
+from stillhash.collection.storage.learner import (
+    LearntRows,
+    Lineage,
+    SummedRows,
+    TakenOut,
+    extended,
+    learn_step,
+    lineage_of,
+)
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, parsing, set_meta
 from stillhash.collection.storage.store import Store
-from stillhash.collection.storage.summed_rows import SummedRows
 from stillhash.collection.storage.versions import MAX_VERSION, NewVersion
 from stillhash.collection.storage.votes import StoredVote, check_stored_votes
 from stillhash.collection.validation import LabelledRows

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stillhash.collection.storage.codes import CodeTable, SegmentRecord
 from stillhash.collection.storage.column_files import columns_seq
 from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.segments import CodeTable, SegmentRecord
 
 
 class SegmentState(NamedTuple):

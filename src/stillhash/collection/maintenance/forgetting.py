@@ -13,7 +13,7 @@ import numpy as np
 from stillhash.collection.learning.trainer import Trainer
 from stillhash.collection.maintenance.compaction import CompactionReport
 from stillhash.collection.storage.items import RowNumbers
-from stillhash.collection.storage.learnt_rows import LearntRow, lineage_of
+from stillhash.collection.storage.learner import LearntRow, lineage_of
 from stillhash.collection.storage.lexical import rebuild_lexical
 from stillhash.collection.storage.row_arrays import round_to_half
 from stillhash.collection.storage.schema import get_meta, is_fitted, set_meta

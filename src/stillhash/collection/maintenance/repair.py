@@ -13,14 +13,16 @@ from typing import NamedTuple
 from stillhash.collection.learning.stored_sums import repair_sums
 from stillhash.collection.maintenance.verification import verify_store
 from stillhash.collection.storage.column_files import columns_file
-from stillhash.collection.storage.connections import check_files, connect, stored_format
-from stillhash.collection.storage.integrity import (
+from stillhash.collection.storage.database import (
     acknowledge,
     acknowledged_commit,
+    check_files,
     committed_seq,
+    connect,
     damaged_pages,
     lacks_acknowledgement,
     read_page_checksums,
+    stored_format,
 )
 from stillhash.collection.storage.lexical import lexical_problems, rebuild_lexical
 from stillhash.collection.storage.schema import READABLE_FORMATS, STORE_FORMAT, get_meta

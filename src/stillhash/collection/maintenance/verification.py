@@ -5,10 +5,10 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
-from stillhash.collection.storage.integrity import find_damage
+from stillhash.collection.storage.database import find_damage
 from stillhash.collection.storage.lexical import lexical_problems
 from stillhash.collection.storage.schema import check_counters, count_rows, get_meta
-from stillhash.collection.storage.share_meter import ShareMeter
+from stillhash.collection.storage.snapshot import ShareMeter
 from stillhash.collection.storage.store import SCRUB_KEY, STORE_FOLDERS, Store
 from stillhash.errors import BadState
 from stillhash.files import check_sealed, file_size, stored_file

@@ -3,18 +3,70 @@
 An entry is written in the transaction of its change, so there is never one without the other. The table is created when
 it is first needed; a store without it has an empty log. Numbers count up from 1, and the oldest entries are removed, so
 the log has at most MAX_ENTRIES.
+
+    with acting_as("importer"):
+        collection.add(ids, features)
+
+The name belongs to the context (contextvars), so to one thread or task: a thread that is started inside the block does
+not have it. Without one, it is the operating system's user.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from sqlite3 import Connection
 
-from stillhash.collection.actor import current_actor
 from stillhash.collection.storage.schema import OPTIONAL_TABLES, get_meta, has_table, parse_json
 from stillhash.collection.types import AuditEntry, Id
-from stillhash.errors import BadState
+from stillhash.errors import BadState, InvalidInput, WrongType
+from stillhash.platform import SYSTEM
+
+MAX_ACTOR_LENGTH = 200
+
+_actor: ContextVar[str] = ContextVar("actor")
+
+
+@contextmanager
+def acting_as(name: str) -> Iterator[None]:
+    """Make all changes inside the block under this name, which the audit log will have."""
+    token = _actor.set(check_actor(name))
+    try:
+        yield
+    finally:
+        _actor.reset(token)
+
+
+def set_actor(name: str) -> None:
+    """Set the name for the rest of this context, as a task that answers one request does."""
+    _actor.set(check_actor(name))
+
+
+def current_actor() -> str:
+    """Return the name under which changes are made now."""
+    return _actor.get(None) or system_user()
+
+
+def check_actor(name: str, argument: str = "name") -> str:
+    """Validate a name for the audit log: printable, and not longer than the log keeps."""
+    if not isinstance(name, str):
+        raise WrongType(f"{argument}: expected a string, got {name!r}")
+    if not name.strip() or not name.isprintable() or len(name) > MAX_ACTOR_LENGTH:
+        raise InvalidInput(f"{argument}: expected 1 to {MAX_ACTOR_LENGTH} printable characters, got {name[:50]!r}")
+    return name
+
+
+@cache
+def system_user() -> str:
+    """Return the name of the operating system's user, or its number where there is no valid name."""
+    try:
+        return check_actor(SYSTEM.user_name() or "")
+    except InvalidInput:
+        return SYSTEM.unnamed_user()
+
 
 MAX_ENTRIES = 100_000
 REMOVED_AT_ONCE = 100  # of the oldest entries; one at a time would write a page more for each change

@@ -19,8 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.column_builder import NO_LABELS, TableBuilder
-from stillhash.collection.storage.columns import COLUMN_LAYOUTS, Column, column_arrays, layout_of
+from stillhash.collection.storage.columns import (
+    COLUMN_LAYOUTS,
+    NO_LABELS,
+    Column,
+    TableBuilder,
+    column_arrays,
+    layout_of,
+)
 from stillhash.collection.storage.schema import parse_json
 from stillhash.errors import BadState, StillhashError
 from stillhash.files import (

@@ -1,11 +1,13 @@
 """The lexical index: the words of one field of the metadata, in an FTS5 table of store.db without a copy of the texts.
 
 It is there if `meta` names its field, and always of the same commit as the items. FTS5 cannot read back what it has
-indexed, so to remove a row it gets the exact text again, from the metadata that is still stored.
+indexed, so to remove a row it gets the exact text again, from the metadata that is still stored. What a user types
+becomes an expression of FTS5 in which none of it is syntax.
 """
 
 import functools
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -21,8 +23,34 @@ from stillhash.collection.storage.schema import (
     parsing,
     set_meta,
 )
-from stillhash.errors import BadState, InvalidInput, Unsupported, WrongType
+from stillhash.errors import BadState, InvalidInput, TooLarge, Unsupported, WrongType
 from stillhash.search.blocks import Bitmap
+
+MAX_WORDS_LENGTH = 10_000  # characters
+MAX_TERMS = 256
+TERM = re.compile(r'"([^"]*)"|([^\s"]+)')  # a phrase in double quotes, or a word
+
+
+def parse_terms(words: str) -> list[str]:
+    """Return the words and the phrases in double quotes, each once whatever its case; a lone quote separates.
+
+    What the tokenizer splits, as it does e-mail, is a phrase.
+    """
+    if not isinstance(words, str):
+        raise WrongType(f"words: expected a text, got {words!r:.100}")
+    if len(words) > MAX_WORDS_LENGTH:
+        raise TooLarge(f"words: expected at most {MAX_WORDS_LENGTH} characters, got {len(words)}")
+    plain = words.replace("\0", " ").encode("utf-8", "replace").decode()
+    terms = {term.casefold(): term for match in TERM.finditer(plain) if (term := (match[1] or match[2] or "").strip())}
+    if len(terms) > MAX_TERMS:
+        raise TooLarge(f"words: expected at most {MAX_TERMS} different words and phrases, got {len(terms)}")
+    return list(terms.values())
+
+
+def match_expression(terms: list[str]) -> str:
+    """Return the expression of FTS5 that is met by a text with any of these terms, which have no double quotes."""
+    return " OR ".join(f'"{term}"' for term in terms)
+
 
 MAX_LEXICAL_FIELD = 200  # characters of its name
 INDEXED_AT_ONCE = 1000  # rows between two reports of progress

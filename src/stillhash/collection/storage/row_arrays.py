@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.codes import CodeTable, SegmentRecord
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.schema import parsing
+from stillhash.collection.storage.segments import CodeTable, SegmentRecord
 from stillhash.errors import BadState, InvalidInput
 from stillhash.files import (
     BLOCK_SIZE,

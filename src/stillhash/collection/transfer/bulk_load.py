@@ -10,10 +10,9 @@ from sqlite3 import Connection
 from typing import Any
 
 from stillhash.collection.learning.trainer import Trainer
-from stillhash.collection.storage.codes import SegmentRecord
 from stillhash.collection.storage.column_files import ROWS_PER_READ, LabelsAndMetadata, write_columns
 from stillhash.collection.storage.schema import get_meta, set_meta
-from stillhash.collection.storage.segments import CodedRows, Segment, even_rows, write_segment
+from stillhash.collection.storage.segments import CodedRows, Segment, SegmentRecord, even_rows, write_segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.validation import ItemRows
 from stillhash.errors import Conflict, InvalidInput, StoreFailed

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stillhash.collection.filters.columns import FilterColumns, MovedOn
 from stillhash.collection.filters.language import Condition, compile_filter
 from stillhash.collection.storage.bitmaps import count_bits
-from stillhash.collection.storage.integrity import committed_seq
+from stillhash.collection.storage.database import committed_seq
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.snapshot import check_target, publish_file
 from stillhash.collection.storage.store import Store

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.connections import connect
-from stillhash.collection.storage.integrity import committed_seq
+from stillhash.collection.storage.database import committed_seq, connect
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.row_arrays import find_lost
 from stillhash.collection.storage.schema import batches, is_fitted, parsing

@@ -9,7 +9,7 @@ from starlette.datastructures import FormData
 from starlette.responses import RedirectResponse, Response
 
 from stillhash.collection import Collection
-from stillhash.collection.actor import set_actor
+from stillhash.collection.storage.audit import set_actor
 from stillhash.errors import InvalidInput, NotFound, StillhashError
 from stillhash.hashers import DEFAULT_HASHER, FIXED_CODE_METHODS, METHODS
 from stillhash.server.dependencies import actor, app_state, visible_executors

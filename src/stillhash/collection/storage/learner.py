@@ -1,0 +1,356 @@
+"""What a learner has learnt, on disk, and which items that holds.
+
+`LearnerFiles`: a checkpoint of the whole state, and the rows that were learnt since. Statistics of D features take D^2
+numbers, far more than a chunk of rows. So a version adds its rows to the files of the version before; learning them
+again, in the same steps, gives the same state to the byte. Once the rows would take more than `MAX_ROWS_SHARE` times the
+checkpoint, or `MAX_ROW_FILES` files, the whole state is written again.
+
+`LearntRowTable`: where features are kept, which rows of items each version has learnt, which `forget` has to take out.
+A learner has learnt the rows of its version's lineage: of all versions that it goes on from. After a rollback these are
+no longer all versions before it.
+
+`SummedRowTable`: where the sums of the learner are over what is stored, which items they hold, and with which labels. An
+item whose labels change, or which is deleted, leaves an entry in the table `removals` until the next step of learning
+takes out what it gave: its codes, and the labels that it had then.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
+from stillhash.collection.storage.schema import batches, count_rows, get_meta, parse_json, parsing, set_meta
+from stillhash.collection.validation import LabelledRows
+from stillhash.errors import BadState, InvalidInput
+from stillhash.files import read_sealed, stored_file, write_sealed
+from stillhash.hashers import Hasher, Tally, load
+from stillhash.numeric.codes import width
+from stillhash.numeric.labels import parse_labels
+from stillhash.numeric.validation import Codes, Mask, check_codes, check_features, check_integer
+
+Lineage = list[list[int]]  # ranges of versions, each with its first and last one, ascending
+NO_ITEM = -1  # as a row: the entry counts the labelled rows of a version
+
+
+class LearntRow(NamedTuple):
+    """A row of an item that was learnt with these labels."""
+
+    row: int
+    labels: str  # JSON
+    age: int  # labelled rows that were learnt after it
+
+
+class LearntRowTable:
+    """An entry for each row of an item that was learnt, and one for each version with its number of labelled rows."""
+
+    def add(
+        self, connection: Connection, version: int, numbers: RowNumbers, label_texts: Sequence[str], labelled: Mask
+    ) -> None:
+        """Record what a version has learnt; rows that are no items have NOT_JUDGED as their number."""
+        positions = np.cumsum(labelled) - 1
+        known = labelled & (numbers != NOT_JUDGED)
+        entries = [(version, int(labelled.sum()), NO_ITEM, "[]")]
+        places = np.flatnonzero(known).tolist()
+        entries += [(version, int(positions[at]), int(numbers[at]), label_texts[at]) for at in places]
+        sql = "INSERT INTO learnt_rows (version, position, row, labels) VALUES (?, ?, ?, ?)"
+        connection.executemany(sql, entries)
+
+    def of_rows(self, connection: Connection, rows: Iterable[int], lineage: Lineage) -> list[LearntRow]:
+        """Return what a learner of this lineage has learnt of these rows, in order."""
+        sql = "SELECT version, position FROM learnt_rows WHERE row = ? ORDER BY version DESC"
+        after, learnt_after = 0, {}
+        for version, total in connection.execute(sql, [NO_ITEM]).fetchall():
+            if contains(lineage, version):
+                learnt_after[version] = after + total  # its own rows too
+                after += total
+        entries: list[tuple[int, LearntRow]] = []
+        for marks, batch in batches(list(rows)):
+            sql = f"SELECT number, version, position, row, labels FROM learnt_rows WHERE row IN ({marks})"
+            for number, version, position, row, labels in connection.execute(sql, batch):
+                if version in learnt_after:
+                    entries.append((number, LearntRow(row, labels, learnt_after[version] - position - 1)))
+        return [entry for _, entry in sorted(entries)]
+
+    def delete(self, connection: Connection, rows: Sequence[int]) -> int | None:
+        """Drop all entries of these rows; return the first version of one, None if there are none."""
+        versions = []
+        for marks, batch in batches(list(rows)):
+            sql = f"FROM learnt_rows WHERE row IN ({marks})"
+            versions += connection.execute(f"SELECT min(version) {sql}", batch).fetchone()
+            connection.execute(f"DELETE {sql}", batch)
+        return min((version for version in versions if version is not None), default=None)
+
+
+def contains(lineage: Lineage, version: int) -> bool:
+    """Return whether a lineage has this version."""
+    return any(first <= version <= last for first, last in lineage)
+
+
+def extended(lineage: Lineage, version: int) -> Lineage:
+    """Return a lineage with a version that comes after all of it."""
+    if lineage and lineage[-1][1] == version - 1:
+        return [*lineage[:-1], [lineage[-1][0], version]]
+    return [*lineage, [version, version]]
+
+
+def lineage_of(connection: Connection, version: int | None = None) -> Lineage:
+    """Return the lineage of a version, or of the current one; empty if it is not recorded."""
+    number = get_meta(connection, "version") if version is None else version
+    row = connection.execute("SELECT notes FROM versions WHERE version = ?", [number]).fetchone()
+    lineage = [] if row is None else parse_json(row[0], dict, "notes").get("lineage", [])
+    return [[int(first), int(last)] for first, last in lineage]
+
+
+NO_LABELS = "[]"
+OTHERS_KEY = "other_summed_rows"  # in `meta`: labelled rows that the sums hold and that are no items: `learn` got them
+
+
+class SummedRows(NamedTuple):
+    """Rows that the sums hold, with the labels that they were learnt with."""
+
+    numbers: RowNumbers
+    label_texts: list[str]  # JSON
+    learnt: list[int]  # how many labelled rows were learnt up to each of them
+
+    def select(self, keep: Mask) -> "SummedRows":
+        """Return the rows where `keep` is true."""
+        places = np.flatnonzero(keep).tolist()
+        texts, learnt = [self.label_texts[place] for place in places], [self.learnt[place] for place in places]
+        return SummedRows(self.numbers[keep], texts, learnt)
+
+
+class SummedCodes(NamedTuple):
+    """What the sums hold of rows."""
+
+    rescoring_codes: Codes
+    codes: Codes
+    label_texts: list[str]  # JSON
+    learnt: list[int]
+
+
+class SummedRowTable:
+    """An entry for each item that was ever learnt; those that the sums do not hold now have no labels."""
+
+    def __init__(self, rescoring_bytes: int, bits: int) -> None:
+        self._rescoring_bytes, self._code_bytes = rescoring_bytes, width(bits)
+
+    def add(self, connection: Connection, version: int, rows: SummedRows) -> None:
+        """Record what a version has learnt; the first version that learnt a row stays."""
+        entries = zip(rows.numbers.tolist(), rows.label_texts, rows.learnt, strict=True)
+        sql = (
+            "INSERT INTO summed_rows VALUES (?, ?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET labels = excluded.labels, learnt = excluded.learnt"
+        )
+        connection.executemany(sql, ((*entry, version) for entry in entries))
+
+    @parsing("summed_rows")
+    def held(self, connection: Connection, rows: Sequence[int]) -> SummedRows:
+        """Return those of these rows that the sums hold."""
+        found: list[tuple[int, str, int]] = []
+        for marks, batch in batches(list(rows)):
+            sql = f"SELECT row, labels, learnt FROM summed_rows WHERE row IN ({marks}) AND labels != ?"
+            found += connection.execute(sql, [*batch, NO_LABELS]).fetchall()
+        return _summed(sorted(found))
+
+    @parsing("summed_rows")
+    def all_held(self, connection: Connection, after: int, limit: int) -> SummedRows:
+        """Return the first rows past one that the sums hold."""
+        sql = "SELECT row, labels, learnt FROM summed_rows WHERE row > ? AND labels != ? ORDER BY row LIMIT ?"
+        return _summed(connection.execute(sql, [after, NO_LABELS, limit]).fetchall())
+
+    def first_version(self, connection: Connection, rows: Sequence[int]) -> int | None:
+        """Return the first version that learnt one of these rows; None if none did."""
+        versions: list[int | None] = []
+        for marks, batch in batches(list(rows)):
+            sql = f"SELECT min(version) FROM summed_rows WHERE row IN ({marks})"
+            versions += connection.execute(sql, batch).fetchone()
+        return min((version for version in versions if version is not None), default=None)
+
+    def remove(self, connection: Connection, rows: SummedRows, rescoring_codes: Codes, codes: Codes) -> None:
+        """Let the next step of learning take out what these rows gave, which have these codes."""
+        columns = rescoring_codes, codes, rows.label_texts, rows.learnt
+        values = ((a.tobytes(), b.tobytes(), text, learnt) for a, b, text, learnt in zip(*columns, strict=True))
+        sql = "INSERT INTO removals (rescoring, code, labels, learnt) VALUES (?, ?, ?, ?)"
+        connection.executemany(sql, values)
+        marked = ((NO_LABELS, row) for row in rows.numbers.tolist())
+        connection.executemany("UPDATE summed_rows SET labels = ? WHERE row = ?", marked)
+
+    def drop(self, connection: Connection, rows: Sequence[int]) -> None:
+        """Drop the entries of rows that are deleted, or forgotten."""
+        connection.executemany("DELETE FROM summed_rows WHERE row = ?", ((row,) for row in rows))
+
+    def count_removals(self, connection: Connection) -> int:
+        return count_rows(connection, "removals")
+
+    @parsing("removals")
+    def removals(self, connection: Connection) -> SummedCodes:
+        """Return what the next step of learning takes out."""
+        rows = connection.execute("SELECT rescoring, code, labels, learnt FROM removals ORDER BY number").fetchall()
+        rescoring_codes, codes = (
+            np.frombuffer(b"".join(row[n] for row in rows), np.uint8).reshape(len(rows), size)
+            for n, size in enumerate((self._rescoring_bytes, self._code_bytes))
+        )
+        return SummedCodes(rescoring_codes, codes, [row[2] for row in rows], [int(row[3]) for row in rows])
+
+    def count_others(self, connection: Connection) -> int:
+        """Count the rows that the sums hold besides these, which cannot be taken out."""
+        return int(get_meta(connection, OTHERS_KEY) or 0)
+
+    def add_others(self, connection: Connection, rows: int) -> None:
+        set_meta(connection, OTHERS_KEY, self.count_others(connection) + rows)
+
+    def clear_removals(self, connection: Connection) -> None:
+        connection.execute("DELETE FROM removals")
+
+
+def _summed(rows: list[tuple[int, str, int]]) -> SummedRows:
+    return SummedRows(np.array([row for row, _, _ in rows], np.int64), [r[1] for r in rows], [r[2] for r in rows])
+
+
+MAX_ROWS_SHARE = 1
+MAX_ROW_FILES = 32
+CHECKPOINT_SUFFIX, ROWS_SUFFIX = ".safetensors", ".rows"
+
+
+class TakenOut(NamedTuple):
+    """Rows that a version takes out of the sums before it learns: their codes, and the labels that were learnt."""
+
+    rescoring_codes: Codes
+    codes: Codes
+    label_texts: list[str]  # JSON
+    ages: NDArray[np.int64]  # how many labelled rows were learnt after each
+
+    @classmethod
+    def nothing(cls) -> "TakenOut":
+        return cls(np.empty((0, 0), np.uint8), np.empty((0, 0), np.uint8), [], np.empty(0, np.int64))
+
+    def unlearn(self, hasher: Hasher) -> None:
+        """Take the rows out."""
+        if not self.label_texts:
+            return
+        assert isinstance(hasher, Tally)
+        try:
+            self._unlearn(hasher)
+        except InvalidInput as error:  # more rows than were learnt, or other labels
+            raise BadState(f"removals: the sums do not hold what is to be taken out: {error}") from error
+
+    def _unlearn(self, hasher: Tally) -> None:
+        lists = [json.loads(text) for text in self.label_texts]
+        if hasher.half_life is None:
+            hasher.unlearn_stored(self.rescoring_codes, parse_labels(lists, len(lists)), self.codes)
+            return
+        for n, labels in enumerate(lists):  # each has decayed by its own age
+            row = slice(n, n + 1)
+            own = self.rescoring_codes[row], parse_labels([labels], 1), self.codes[row]
+            hasher.unlearn_stored(*own, age=int(self.ages[n]))
+
+
+class LearntRows(NamedTuple):
+    """What a version has learnt: rows with their codes, in steps, after so many rows without labels were stored."""
+
+    rows: LabelledRows  # with rescoring codes in place of features, where sums are taken of these
+    codes: Codes
+    step_rows: int
+    unlabelled: int
+    taken_out: TakenOut
+
+    def learn(self, hasher: Hasher) -> None:
+        """Learn the rows as the version did."""
+        hasher.count_unlabelled(self.unlabelled)
+        self.taken_out.unlearn(hasher)
+        for step in self.rows.steps(self.step_rows):
+            learn_step(hasher, self.rows.part(step), self.codes[step])
+
+
+def learn_step(hasher: Hasher, rows: LabelledRows, codes: Codes) -> None:
+    """Learn rows of one step: by their rescoring codes, where these stand for their features."""
+    if rows.features.dtype == np.uint8:
+        assert isinstance(hasher, Tally)
+        hasher.learn_stored(rows.features, rows.labels, codes)
+    else:
+        hasher.learn_rows(rows.features, rows.labels, codes)
+
+
+class LearnerFiles:
+    """Read and write the learner files of a collection. Each is sealed, and never changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def checkpoint(self, version: int, hasher: Hasher) -> list[str]:
+        """Write the whole state."""
+        file = f"{version:08d}{CHECKPOINT_SUFFIX}"
+        write_sealed(self.folder / file, [hasher.state()])
+        return [file]
+
+    def extend(self, files: list[str], version: int, learnt: LearntRows, hasher: Hasher) -> list[str]:
+        """Write what the hasher has just learnt after these files; if its whole state is less, that instead."""
+        rows, codes, step_rows, unlabelled, taken_out = learnt
+        new_bytes = rows.features.nbytes + taken_out.rescoring_codes.nbytes
+        if len(files) > MAX_ROW_FILES or self._rows_outgrow_state(files, new_bytes):
+            return self.checkpoint(version, hasher)
+        file = f"{version:08d}{ROWS_SUFFIX}"
+        numbers = {"step_rows": str(step_rows), "unlabelled": str(unlabelled)}
+        metadata = {"labels": json.dumps(rows.label_texts), **numbers}
+        arrays: dict[str, NDArray[Any]] = {"features": rows.features, "codes": np.ascontiguousarray(codes)}
+        if taken_out.label_texts:
+            metadata["taken_out_labels"] = json.dumps(taken_out.label_texts)
+            arrays |= {"taken_out": taken_out.rescoring_codes, "taken_out_codes": taken_out.codes}
+            arrays["taken_out_ages"] = taken_out.ages
+        write_sealed(self.folder / file, [safetensors.numpy.save(arrays, metadata)])
+        return [*files, file]
+
+    def _rows_outgrow_state(self, files: list[str], new_bytes: int) -> bool:
+        try:
+            state, *rows = ((self.folder / file).stat().st_size for file in files)
+        except OSError:  # a file is lost: the whole state, which is in memory, replaces it
+            return True
+        return sum(rows) + new_bytes > MAX_ROWS_SHARE * state
+
+    def load(self, files: list[str]) -> Hasher:
+        """Return the hasher that has learnt all of these files."""
+        hasher = self.read_state(files[0])
+        for file in files[1:]:
+            self.read_rows(file, hasher).learn(hasher)
+        return hasher
+
+    def read_state(self, file: str) -> Hasher:
+        """Return the hasher of a checkpoint."""
+        return load(read_sealed(stored_file(self.folder, file)))
+
+    def read_rows(self, file: str, hasher: Hasher) -> LearntRows:
+        """Return the rows of a file, which this hasher can learn."""
+        data = read_sealed(stored_file(self.folder, file))
+        try:
+            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+            arrays, metadata = safetensors.numpy.load(data), header["__metadata__"]
+            rescorer = hasher.rescorer_ if isinstance(hasher, Tally) else None
+            if rescorer is None:
+                features = check_features(arrays["features"], "features", columns=hasher.n_features_in_, whose=file)
+            else:
+                features = check_codes(arrays["features"], 8 * rescorer.width)  # type: ignore[assignment]
+            rows = LabelledRows.from_texts(features, json.loads(metadata["labels"]))
+            codes = check_codes(arrays["codes"], hasher.bits)
+            steps = check_integer(int(metadata["step_rows"]), "step_rows", 1)
+            taken_out = TakenOut.nothing()
+            if rescorer is not None and "taken_out_labels" in metadata:
+                both = (
+                    check_codes(arrays["taken_out"], 8 * rescorer.width),
+                    check_codes(arrays["taken_out_codes"], hasher.bits),
+                )
+                taken_out = TakenOut(*both, json.loads(metadata["taken_out_labels"]), arrays["taken_out_ages"])
+            learnt = LearntRows(rows, codes, steps, int(metadata["unlabelled"]), taken_out)
+        except (safetensors.SafetensorError, LookupError, ValueError, TypeError, RecursionError) as error:
+            raise BadState(f"learner/{file}: cannot be read: {error}") from error
+        if len({len(part) for part in taken_out}) != 1:
+            raise BadState(f"learner/{file}: expected codes and labels of as many rows that are taken out, got others")
+        if not len(features) == len(codes) == len(rows.labels):
+            raise BadState(f"learner/{file}: expected features, codes and labels of as many rows, got others")
+        return learnt
