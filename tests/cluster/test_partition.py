@@ -19,7 +19,7 @@ from stillhash.cluster import partition as partition_module
 from stillhash.cluster.items_file import ItemsFile, write_items
 from stillhash.cluster.partition import ItemPartition, LivePartition, Patch, beside, merge_partitions, write_partition
 from stillhash.cluster.shard_items import ShardItems
-from stillhash.collection.filters import column_use
+from stillhash.collection.filters import columns
 from stillhash.collection.filters.language import Condition, compile_filter
 from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment
 from stillhash.errors import BadState, InvalidInput, StoreFailed, TooLarge
@@ -148,7 +148,7 @@ def followed(template: Path, tmp_path: Path) -> Any:
 
 def test_filters_that_columns_cannot_answer_go_to_sql(followed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     collection, published = followed
-    monkeypatch.setattr(column_use, "MAX_COLUMN_BYTES", 0)
+    monkeypatch.setattr(columns, "MAX_COLUMN_BYTES", 0)
     items = published.items()
     check_equal(collection, items, FILTERS)
     assert "odd" in published.parts[0].partition._use.stats()["by_sql"]

@@ -19,7 +19,7 @@ from typing import Any
 
 import stillhash
 from stillhash.collection.learning.encoder_alignment import EncoderIdentity
-from stillhash.collection.learning.stored_models import fingerprint
+from stillhash.collection.learning.models import fingerprint
 from stillhash.errors import StillhashError
 from stillhash.files import content_size, pack_file_checksums, write_sealed
 from tests.collection.fixtures import DIM, begin, some_rows

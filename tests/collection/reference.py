@@ -11,7 +11,7 @@ import numpy as np
 
 from stillhash import Answer, Collection, load
 from stillhash.collection.learning.trainer import step_rows
-from stillhash.collection.learning.vote_learning import correct
+from stillhash.collection.learning.votes import correct
 from stillhash.collection.storage.votes import StoredVote
 from stillhash.hashers import METHODS, Hasher, Model, Tally
 from stillhash.numeric.codes import signs

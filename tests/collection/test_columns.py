@@ -11,10 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stillhash.collection.filters.language import compile_filter
-from stillhash.collection.filters.matching import NotInColumns, column_tree
-from stillhash.collection.filters.row_groups import RowGroup
-from stillhash.collection.filters.tree import compared_fields, count_joins
+from stillhash.collection.filters.columns import NotInColumns, RowGroup, column_tree
+from stillhash.collection.filters.language import compared_fields, compile_filter, count_joins
 from stillhash.collection.storage import columns
 from stillhash.collection.storage.columns import (
     LABELS,

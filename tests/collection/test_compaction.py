@@ -23,7 +23,8 @@ import stillhash
 from stillhash import METHODS, Collection
 from stillhash.collection.storage.database import stored_format
 from stillhash.collection.storage.schema import COMPACTED_FORMAT, STORE_FORMAT
-from stillhash.collection.storage.segments import CodedRows, CodeTable, SegmentWriter, read_segment, write_segment
+from stillhash.collection.storage.segments import CodedRows, CodeTable, read_segment, write_segment
+from stillhash.collection.storage.store import SegmentWriter
 from stillhash.collection.transfer.bulk_load import bulk_load
 from stillhash.collection.validation import ItemRows
 from stillhash.errors import BadState, Conflict

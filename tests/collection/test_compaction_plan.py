@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhash.collection.maintenance.compaction_plan import SegmentGroup, SegmentState, group_segments
+from stillhash.collection.maintenance.compaction import SegmentGroup, SegmentState, group_segments
 from stillhash.collection.storage.segments import CodedRows, SegmentRecord, even_rows
 
 MOST = 100

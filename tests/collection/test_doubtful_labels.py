@@ -12,8 +12,8 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.learning import doubtful_labels
-from stillhash.collection.learning.doubtful_labels import estimate_wrong_labels, rising_ratios
+from stillhash.collection.learning import label_quality
+from stillhash.collection.learning.label_quality import estimate_wrong_labels, rising_ratios
 from stillhash.collection.storage import items as storage
 from stillhash.collection.storage.schema import set_meta
 from stillhash.errors import BadState, InvalidInput, WrongType
@@ -233,7 +233,7 @@ def test_a_write_that_fails_leaves_no_trace(
 ) -> None:
     expected = collection.doubtful_labels(1000), share_of(collection)
     with monkeypatch.context() as patched:
-        patched.setattr(doubtful_labels.LabelJudge, "judge", lambda *_: 1 / 0)
+        patched.setattr(label_quality.LabelJudge, "judge", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             collection.add(range(ROWS, ROWS + 200), rows.X[:200], rows.labels[:200])
     assert (collection.doubtful_labels(1000), share_of(collection)) == expected

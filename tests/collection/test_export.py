@@ -12,7 +12,7 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.transfer import exported_items
+from stillhash.collection.transfer import export as exporting
 from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
 from stillhash.io.columns import CODE_NAME
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
@@ -130,7 +130,7 @@ def test_labels_and_ids_keep_their_type_where_a_column_has_one(tmp_path: Path) -
 def test_small_batches_hold_the_same(tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with filled(tmp_path / "c") as collection:
         collection.export(tmp_path / f"a.{format}")
-        monkeypatch.setattr(exported_items, "MAX_BATCH_BYTES", 2000)
+        monkeypatch.setattr(exporting, "MAX_BATCH_BYTES", 2000)
         collection.export(tmp_path / f"b.{format}")
     assert read_table(tmp_path / f"a.{format}") == read_table(tmp_path / f"b.{format}")
 

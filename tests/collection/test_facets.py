@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import stillhash
 from stillhash import Collection
 from stillhash.collection.filters import columns as filter_columns
-from stillhash.collection.filters import facet_counts, row_groups
+from stillhash.collection.filters import facets as facet_counts
 from stillhash.collection.filters.facets import Facet, Facets, FacetValue
 from stillhash.collection.storage import column_files
 from stillhash.errors import InvalidInput, WrongType
@@ -131,8 +131,7 @@ def path(template: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.medium
 def test_facets_follow_every_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (filter_columns, row_groups):
-        monkeypatch.setattr(module, "GROUP_ROWS", 7)
+    monkeypatch.setattr(filter_columns, "GROUP_ROWS", 7)
     monkeypatch.setattr(column_files, "COLUMN_ROWS", 50)
     with stillhash.open(path) as collection, stillhash.open(path, read_only=True) as reader:
         deep: list[Any] = [{"deep": {"leaf": 1}, "mixed": "b"}, {"deep": {"leaf": "x"}, "mixed": 2.0}]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhash.collection.learning.vote_learning import (
+from stillhash.collection.learning.votes import (
     LIKED_SUM,
     MAX_FACTOR,
     MIN_LABEL,

@@ -12,8 +12,7 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.filters import column_use, row_groups
-from stillhash.collection.filters import columns as filter_columns
+from stillhash.collection.filters import columns
 from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.storage import column_files
 from stillhash.collection.storage.column_files import ColumnFile
@@ -113,8 +112,7 @@ def test_columns_follow_every_write(path: Path) -> None:
 
 
 def test_many_small_commits_and_groups(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (filter_columns, row_groups):
-        monkeypatch.setattr(module, "GROUP_ROWS", 7)
+    monkeypatch.setattr(columns, "GROUP_ROWS", 7)
     monkeypatch.setattr(column_files, "COLUMN_ROWS", 50)
     monkeypatch.setattr(column_files, "ROWS_PER_READ", 16)
     with stillhash.open(path) as collection:
@@ -181,7 +179,7 @@ def test_a_snapshot_has_the_columns(path: Path, tmp_path: Path) -> None:
 def test_columns_that_would_be_too_large_are_left_to_sql(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with stillhash.open(path, read_only=True) as collection:
         by_columns(collection, {"odd": True})
-        monkeypatch.setattr(column_use, "MAX_COLUMN_BYTES", collection.stats()["filter_columns"]["bytes"])
+        monkeypatch.setattr(columns, "MAX_COLUMN_BYTES", collection.stats()["filter_columns"]["bytes"])
         for where in FILTERS:
             assert by_columns(collection, where) == by_sql(collection, where), where
         stats = collection.stats()["filter_columns"]

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stillhash.collection.filters.language import compile_filter
-from stillhash.collection.filters.tree import (
+from stillhash.collection.filters.language import (
     MAX_FILTER_CONDITIONS,
     MAX_FILTER_DEPTH,
     MAX_FILTER_PARTS,
+    compile_filter,
     count_parts,
 )
 from stillhash.collection.storage import items

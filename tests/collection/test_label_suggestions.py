@@ -9,8 +9,8 @@ import pytest
 
 import stillhash
 from stillhash import Collection, LabelSuggestion
-from stillhash.collection.learning import label_suggestions
-from stillhash.collection.learning.label_suggestions import draw_rows, label_worth
+from stillhash.collection.learning import label_quality
+from stillhash.collection.learning.label_quality import draw_rows, label_worth
 from stillhash.errors import InvalidInput, WrongType
 from tests.support.toys import toy
 
@@ -72,7 +72,7 @@ def test_skipped_items_are_not_suggested(tmp_path: Path, rows: Rows) -> None:
 
 
 def test_the_same_seed_suggests_the_same(tmp_path: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_suggestions, "CANDIDATE_ROWS", 100)
+    monkeypatch.setattr(label_quality, "CANDIDATE_ROWS", 100)
     with create(tmp_path / "c", rows[0]) as collection:
         assert collection.suggest_labels(30, seed=5) == collection.suggest_labels(30, seed=5)
         assert collection.suggest_labels(30, seed=5) != collection.suggest_labels(30, seed=6)

@@ -11,7 +11,7 @@ import pytest
 import stillhash
 from stillhash import METHODS
 from stillhash.collection import read_view
-from stillhash.collection.learning.stored_models import load_functions
+from stillhash.collection.learning.models import load_functions
 from stillhash.collection.learning.trainer import Trainer
 from stillhash.collection.storage.store import Store
 from stillhash.errors import InvalidInput, WrongType

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.learning.stored_sums import sum_again
+from stillhash.collection.learning.models import sum_again
 from stillhash.collection.read_view import read_labels
 from stillhash.collection.storage.segments import CodeTable
 from stillhash.numeric.labels import Labels

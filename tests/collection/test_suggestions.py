@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.filters.suggestions import Suggestion
+from stillhash.collection.filters.facets import Suggestion
 from stillhash.errors import InvalidInput, WrongType
 from tests.collection.fixtures import DIM
 

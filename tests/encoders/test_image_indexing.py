@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import stillhash
 from stillhash.cli.main import app
-from stillhash.collection.learning.stored_models import load_functions
+from stillhash.collection.learning.models import load_functions
 from stillhash.encoders import align_images, index_folder, open_encoder, open_query_encoder
 from stillhash.encoders.files import encode_files
 from stillhash.errors import Conflict, InvalidInput

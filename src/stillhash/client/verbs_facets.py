@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stillhash.client.requests import CollectionRequests
-from stillhash.collection.filters.facets import Facet, Facets, FacetValue, check_fields
-from stillhash.collection.filters.suggestions import Suggestion, check_typed
+from stillhash.collection.filters.facets import Facet, Facets, FacetValue, Suggestion, check_fields, check_typed
 from stillhash.collection.types import Filter
 
 

@@ -17,7 +17,7 @@ from stillhash.cluster.datasets import encode_dataset, hash_functions, learn_dat
 from stillhash.cluster.jobs import Manifest, ProgressCallback, collection_id, fingerprint, read_manifest, read_part
 from stillhash.cluster.sources import Source, SourcePaths, count_columns, find_source, read_part_rows
 from stillhash.collection import Collection
-from stillhash.collection.learning.settings import check_codes_see_labels, new_hasher
+from stillhash.collection.settings import check_codes_see_labels, new_hasher
 from stillhash.collection.storage.lexical import check_new_field
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.transfer.bulk_load import bulk_load, is_loaded

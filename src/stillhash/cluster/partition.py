@@ -23,10 +23,16 @@ from numpy.typing import NDArray
 
 from stillhash.cluster.items_file import ItemsFile, StoredItem, write_items
 from stillhash.cluster.manifest import ITEM_SUFFIXES, SegmentEntry
-from stillhash.collection.filters.column_use import ColumnUse, column_names, group_blocks, match_groups
+from stillhash.collection.filters.columns import (
+    ColumnUse,
+    NotInColumns,
+    RowGroup,
+    column_names,
+    column_tree,
+    group_blocks,
+    match_groups,
+)
 from stillhash.collection.filters.language import Condition
-from stillhash.collection.filters.matching import NotInColumns, column_tree
-from stillhash.collection.filters.row_groups import RowGroup
 from stillhash.collection.storage.bitmaps import set_rows, set_span
 from stillhash.collection.storage.column_files import (
     ColumnFile,

@@ -8,15 +8,15 @@ from typing import Any
 
 from stillhash.collection.collection import Collection
 from stillhash.collection.learning.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
-from stillhash.collection.learning.settings import (
+from stillhash.collection.learning.trainer import MIN_INIT_ROWS, fix_identity
+from stillhash.collection.maintenance.repair import RepairReport, repair
+from stillhash.collection.settings import (
     check_codes_only,
     check_codes_see_labels,
     check_flag,
     check_params,
     check_rescore_bits,
 )
-from stillhash.collection.learning.trainer import MIN_INIT_ROWS, fix_identity
-from stillhash.collection.maintenance.repair import RepairReport, repair
 from stillhash.collection.storage.audit import acting_as
 from stillhash.collection.storage.lexical import check_new_field
 from stillhash.collection.storage.store import Store

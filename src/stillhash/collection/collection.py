@@ -12,15 +12,25 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.filters.facet_counts import MAX_COUNTED_LABELS
-from stillhash.collection.filters.facets import Facets, check_fields
+from stillhash.collection.filters.facets import (
+    MAX_COUNTED_LABELS,
+    MAX_SUGGESTED,
+    Facets,
+    Suggestion,
+    ValueCounts,
+    check_fields,
+    check_typed,
+)
 from stillhash.collection.filters.language import Condition, compile_filter
-from stillhash.collection.filters.suggestions import MAX_SUGGESTED, Suggestion, check_typed
-from stillhash.collection.filters.value_counts import ValueCounts
-from stillhash.collection.learning.doubtful_labels import list_doubtful, wrong_label_share
 from stillhash.collection.learning.encoder_alignment import EncoderInfo, build_alignment
-from stillhash.collection.learning.label_suggestions import MAX_SUGGESTIONS, suggest_labels
+from stillhash.collection.learning.label_quality import (
+    MAX_SUGGESTIONS,
+    list_doubtful,
+    suggest_labels,
+    wrong_label_share,
+)
 from stillhash.collection.learning.learning_events import LearningEvent, learning_events
+from stillhash.collection.learning.models import load_model, verify_models
 from stillhash.collection.learning.prequential import load_history
 from stillhash.collection.learning.probe import (
     LABELLED_ITEMS,
@@ -32,7 +42,6 @@ from stillhash.collection.learning.probe import (
     compare_models,
     report_quality,
 )
-from stillhash.collection.learning.stored_models import load_model, verify_models
 from stillhash.collection.learning.trainer import Trainer
 from stillhash.collection.learning.votes import (
     MAX_LISTED_VOTES,
@@ -46,8 +55,7 @@ from stillhash.collection.learning.votes import (
 from stillhash.collection.maintenance.compaction import ReportRows, compact
 from stillhash.collection.maintenance.duplicates import check_likeness, find_duplicates, read_compared
 from stillhash.collection.maintenance.forgetting import forget
-from stillhash.collection.maintenance.repair import RepairReport, repair
-from stillhash.collection.maintenance.verification import verify_store
+from stillhash.collection.maintenance.repair import RepairReport, repair, verify_store
 from stillhash.collection.ranking import DEFAULT_DEPTH, HYBRID_RANKING, WORDS_RANKING, fuse_ranks, rank_page, rank_words
 from stillhash.collection.read_view import ReadView, Snapshot
 from stillhash.collection.searching import Searchable

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.filters.columns import FilterColumns, MovedOn
+from stillhash.collection.filters.columns import FilterColumns, MovedOn, NotInColumns
 from stillhash.collection.filters.language import Condition
-from stillhash.collection.filters.matching import NotInColumns
-from stillhash.collection.learning.stored_models import load_functions, load_model
+from stillhash.collection.learning.models import load_functions, load_model
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.items import ItemContent, RowNumbers
 from stillhash.collection.storage.row_arrays import find_lost, round_to_half
@@ -261,7 +260,7 @@ class Snapshot:
         return X
 
     def rank_by_cosine(self, Q: Floats, k: int, voted: VotedRows) -> tuple[list[tuple[NDArray[Any], ...]], str]:
-        """Rank the allowed items while they wait for hash functions (cosine_ranking.py)."""
+        """Rank the allowed items while they wait for hash functions."""
         return rank_by_cosine(self.store, self.connection, Q, k, self.allowed, voted)
 
 

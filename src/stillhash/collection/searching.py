@@ -13,8 +13,8 @@ from stillhash.collection.learning.encoder_alignment import (
     collection_encoder,
     list_alignments,
 )
+from stillhash.collection.learning.models import load_model
 from stillhash.collection.learning.prequential import load_history
-from stillhash.collection.learning.stored_models import load_model
 from stillhash.collection.ranking import WEIGHTS_RANKING, build_answers, rank_page
 from stillhash.collection.search_view import ModelStore, SearchSnapshot, SearchView
 from stillhash.collection.types import (

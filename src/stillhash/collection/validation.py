@@ -12,8 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.filters.language import Condition, compile_filter
-from stillhash.collection.filters.tree import AllOf
+from stillhash.collection.filters.language import AllOf, Condition, compile_filter
 from stillhash.collection.storage.schema import parse_json
 from stillhash.collection.types import Filter, Id
 from stillhash.collection.values import (

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.learning.vote_learning import correct
-from stillhash.collection.learning.votes import examination_weight
+from stillhash.collection.learning.votes import correct, examination_weight
 from stillhash.collection.storage.votes import StoredVote
 from stillhash.experiments.data import Dataset
 from stillhash.experiments.metrics import MEASURE_COLUMNS, evaluate

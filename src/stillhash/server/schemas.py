@@ -8,9 +8,8 @@ from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
 from stillhash.collection import Answer, AuditEntry, DoubtfulItem, Item, LabelSuggestion, VoteEntry
-from stillhash.collection.filters.facet_counts import MAX_FACET_VALUES
-from stillhash.collection.filters.suggestions import MAX_SUGGESTED, SuggestionKind
-from stillhash.collection.learning.label_suggestions import MAX_SUGGESTIONS
+from stillhash.collection.filters.facets import MAX_FACET_VALUES, MAX_SUGGESTED, SuggestionKind
+from stillhash.collection.learning.label_quality import MAX_SUGGESTIONS
 from stillhash.collection.learning.probe import (
     MAX_PROBE_ITEMS,
     MAX_PROBE_QUERIES,

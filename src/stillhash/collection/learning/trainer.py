@@ -5,8 +5,8 @@ steps, and each step is evaluated before it is learnt. The steps of one write, a
 transaction. A version's model is in the store, its learner in files beside it.
 
 Where items have rescoring codes, Tally learns sums over what is stored: each labelled item by its two codes and its
-labels of now. What changes an item takes out what it gave, to the bit, and adds what it is now (storage/learner.py). Other
-methods learn step by step, from features, as published.
+labels of now. What changes an item takes out what it gave, to the bit, and adds what it is now. Other methods learn
+step by step, from features, as published.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,17 +14,17 @@ from sqlite3 import Connection
 
 import numpy as np
 
-from stillhash.collection.learning.doubtful_labels import LabelJudge
-from stillhash.collection.learning.prequential import Chunk, add_point, evaluate_chunk, load_history, save_history
-from stillhash.collection.learning.settings import new_hasher
-from stillhash.collection.learning.stored_models import (
+from stillhash.collection.learning.label_quality import LabelJudge
+from stillhash.collection.learning.models import (
     check_learner,
     fingerprint,
     load_functions,
     load_model,
     model_bytes,
 )
-from stillhash.collection.learning.vote_learning import MAX_CORRECTED_QUERIES, correct
+from stillhash.collection.learning.prequential import Chunk, add_point, evaluate_chunk, load_history, save_history
+from stillhash.collection.learning.votes import MAX_CORRECTED_QUERIES, correct
+from stillhash.collection.settings import new_hasher
 from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
 from stillhash.collection.storage.learner import (
     LearntRows,

@@ -1,8 +1,8 @@
 """Which rows or values a filter selects.
 
 Bitmaps by row have one bit each, in little-endian bit order. Of the values of a field a filter selects words, intervals
-of numbers and of texts, and single values. Numbers compare as SQLite compares them: 64-bit integers and doubles exactly,
-larger integers as doubles.
+of numbers and of texts, and single values. Numbers compare as SQLite compares them: 64-bit integers and doubles
+exactly, larger integers as doubles.
 """
 
 import math

@@ -2,16 +2,16 @@
 
 `LearnerFiles`: a checkpoint of the whole state, and the rows that were learnt since. Statistics of D features take D^2
 numbers, far more than a chunk of rows. So a version adds its rows to the files of the version before; learning them
-again, in the same steps, gives the same state to the byte. Once the rows would take more than `MAX_ROWS_SHARE` times the
-checkpoint, or `MAX_ROW_FILES` files, the whole state is written again.
+again, in the same steps, gives the same state to the byte. Once the rows would take more than `MAX_ROWS_SHARE` times
+the checkpoint, or `MAX_ROW_FILES` files, the whole state is written again.
 
 `LearntRowTable`: where features are kept, which rows of items each version has learnt, which `forget` has to take out.
 A learner has learnt the rows of its version's lineage: of all versions that it goes on from. After a rollback these are
 no longer all versions before it.
 
-`SummedRowTable`: where the sums of the learner are over what is stored, which items they hold, and with which labels. An
-item whose labels change, or which is deleted, leaves an entry in the table `removals` until the next step of learning
-takes out what it gave: its codes, and the labels that it had then.
+`SummedRowTable`: where the sums of the learner are over what is stored, which items they hold, and with which labels.
+An item whose labels change, or which is deleted, leaves an entry in the table `removals` until the next step of
+learning takes out what it gave: its codes, and the labels that it had then.
 """
 
 import json

@@ -1,9 +1,9 @@
 """The tables of store.db, and the key-value table `meta`.
 
-Before anything is read from them, the tables are compared with those that are expected. A folder may come from anyone: a
-view or a generated column in the place of a table runs SQL of its own when it is read, a trigger when it is written. So
-the database holds exactly the tables, indexes and views that this library creates. The one virtual table is the lexical
-index, and the tables that FTS5 creates for it are there with it or not at all.
+Before anything is read from them, the tables are compared with those that are expected. A folder may come from anyone:
+a view or a generated column in the place of a table runs SQL of its own when it is read, a trigger when it is written.
+So the database holds exactly the tables, indexes and views that this library creates. The one virtual table is the
+lexical index, and the tables that FTS5 creates for it are there with it or not at all.
 """
 
 import functools

@@ -21,6 +21,7 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
 
+from stillhash.collection.settings import check_id, parse_settings
 from stillhash.collection.storage.audit import AuditTable, Change
 from stillhash.collection.storage.column_files import columns_file, segment_contents, write_columns
 from stillhash.collection.storage.database import (
@@ -58,7 +59,6 @@ from stillhash.collection.storage.segments import (
     even_rows,
     write_segment,
 )
-from stillhash.collection.storage.settings import check_id, parse_settings
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import VoteTable

@@ -11,8 +11,7 @@ from typing import Any
 
 from haystack.errors import FilterError
 
-from stillhash.collection.filters.language import compile_filter
-from stillhash.collection.filters.tree import MAX_FILTER_DEPTH
+from stillhash.collection.filters.language import MAX_FILTER_DEPTH, compile_filter
 from stillhash.collection.types import Filter
 from stillhash.errors import InvalidInput
 

@@ -13,8 +13,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import RedirectResponse, Response
 
 from stillhash.collection import Collection
-from stillhash.collection.filters.facets import Facet
-from stillhash.collection.filters.suggestions import MAX_SUGGESTED, Suggestion, fold
+from stillhash.collection.filters.facets import MAX_SUGGESTED, Facet, Suggestion, fold
 from stillhash.collection.types import Filter, Id
 from stillhash.errors import InvalidInput, NotFound, StillhashError
 from stillhash.server.dependencies import ExecutorParam, visible_executors

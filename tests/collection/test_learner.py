@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stillhash.collection.storage import learner_files
+from stillhash.collection.storage import learner
 from stillhash.collection.storage.learner import LearnerFiles, LearntRows, TakenOut
 from stillhash.collection.validation import LabelledRows, check_rows
 from stillhash.errors import BadState
@@ -44,7 +44,7 @@ def stored_rows(hasher: Tally, seed: int, taken_out: TakenOut) -> LearntRows:
 def test_loading_learns_the_rows_again_to_the_byte(
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learner_files, "MAX_ROWS_SHARE", 1000)
+    monkeypatch.setattr(learner, "MAX_ROWS_SHARE", 1000)
     store, hasher = LearnerFiles(tmp_path), fitted(method)
     files = store.checkpoint(1, hasher)
     for version in range(2, 6):
@@ -61,7 +61,7 @@ def test_loading_learns_the_rows_again_to_the_byte(
 def test_what_was_taken_out_is_taken_out_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_life: float | None
 ) -> None:
-    monkeypatch.setattr(learner_files, "MAX_ROWS_SHARE", 1000)
+    monkeypatch.setattr(learner, "MAX_ROWS_SHARE", 1000)
     sample, store = rows_of(99, 300), LearnerFiles(tmp_path)
     hasher = Tally(bits=BITS, rescore_bits=2, half_life=half_life).fit(sample.features, sample.labels)
     files, taken_out = store.checkpoint(1, hasher), TakenOut.nothing()
@@ -89,7 +89,7 @@ def test_whole_state_is_written_when_rows_outgrow_it_or_are_many(
     files = store.checkpoint(1, hasher)
     large = rows_of(2, 4 * (tmp_path / files[0]).stat().st_size // (4 * DIM) + 1)
     assert store.extend(files, 2, learnt_rows(hasher, large), hasher) == ["00000002.safetensors"]
-    monkeypatch.setattr(learner_files, "MAX_ROW_FILES", 2)
+    monkeypatch.setattr(learner, "MAX_ROW_FILES", 2)
     for version, count in ((2, 2), (3, 3), (4, 1)):
         files = store.extend(files, version, learnt_rows(hasher, rows_of(version, 1)), hasher)
         assert len(files) == count

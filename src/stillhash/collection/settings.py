@@ -1,15 +1,17 @@
-"""Check the settings that choose the method of a new collection, and those of a collection of ready codes."""
+"""The settings of a collection: those that choose the method of a new one, and those that a store holds, validated."""
 
 import json
 from typing import Any
 
 import numpy as np
 
-from stillhash.collection.storage.schema import ADDITIVE_METHOD
-from stillhash.errors import InvalidInput, WrongType
-from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher
+from stillhash.collection.storage.lexical import check_lexical_field
+from stillhash.collection.storage.schema import ADDITIVE_METHOD, LEXICAL_KEY, parse_json
+from stillhash.collection.validation import check_filter_fields
+from stillhash.errors import BadState, InvalidInput, WrongType
+from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher, check_fixed_codes
 from stillhash.numeric.rescoring import RESCORE_BITS
-from stillhash.numeric.validation import check_bits, check_choice, check_integer
+from stillhash.numeric.validation import check_bits, check_choice, check_integer, check_number
 
 MANY_FEATURES = 512  # above them 2 bits a feature order the first page as the cosine does, up to here it takes 4
 OWN_ARGUMENTS = ("bits", "codes_see_labels", "rescore_bits")  # parameters of methods that are settings of their own
@@ -99,3 +101,54 @@ def check_flag(value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise WrongType(f"codes_only: expected true or false, got {value!r}")
     return bool(value)
+
+
+MAX_DIM = 1 << 24
+MAX_SETTING = 1 << 40
+ENCODER_FIELDS = {"name": str, "fingerprint": str, "dim": int}
+
+
+def parse_settings(text: Any) -> dict[str, Any]:
+    """Return the settings in this JSON text; BadState if one is missing or cannot be true."""
+    settings: dict[str, Any] = parse_json(text, dict, "settings")
+    try:
+        check_integer(settings["dim"], "dim", 1, MAX_DIM)
+        check_bits(settings["bits"])
+        method = check_fixed_codes(settings["method"])
+        check_params(METHODS[method].params_from_json(settings["params"]), method)
+        check_codes_see_labels(settings["codes_see_labels"], method)
+        for name in ("init_rows", "learn_rows", "keep_versions"):
+            check_integer(settings[name], name, 1, MAX_SETTING)
+        check_number(settings["source_cap"], "source_cap", above=0)
+        check_filter_fields(settings["filter_fields"])
+        check_lexical_field(settings.get(LEXICAL_KEY))
+        _check_encoder(settings.get("encoder"))
+        check_choice(settings.get("keep_features", False), "keep_features", choices=(True, False))
+        check_rescore_bits(settings.setdefault("rescore_bits", 0), settings)
+        _check_codes_only(settings.setdefault("codes_only", False), settings)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        problem = f"no {error}" if isinstance(error, KeyError) else str(error)[:200]
+        raise BadState(f"settings: expected those of a collection, got {problem}") from error
+    return settings
+
+
+def _check_encoder(encoder: Any) -> None:
+    if encoder is None:
+        return
+    fields = {name: type(value) for name, value in encoder.items()}
+    if fields != ENCODER_FIELDS:
+        raise InvalidInput(f"encoder: expected {', '.join(ENCODER_FIELDS)}, got others")
+
+
+def _check_codes_only(codes_only: Any, settings: dict[str, Any]) -> None:
+    if not isinstance(codes_only, bool):
+        raise InvalidInput("codes_only: expected true or false, got another value")
+    if codes_only and (settings["dim"] != settings["bits"] or settings["params"].get("init") != "identity"):
+        raise InvalidInput("codes_only: expected signs of the codes as features, got others")
+
+
+def check_id(collection: Any) -> bytes:
+    """Return the id of a collection; BadState if it is none."""
+    if not isinstance(collection, bytes) or len(collection) != 16:
+        raise BadState(f"collection: expected an id of 16 bytes, got {collection!r:.100}")
+    return collection
