@@ -138,8 +138,9 @@ void merge_candidates(const Candidates& candidates, float* scores, int64_t* ids,
 
 namespace {
 
-constexpr int64_t kNeighbours = 20, kFinalists = 64;  // as in numeric/reference.py, and
-constexpr float kNearCosine = 0.95f, kNearestCosine = 0.9f;
+constexpr int64_t kNeighbours = 10, kFinalists = 64;  // as in numeric/reference.py, and
+constexpr float kShortCodeWeight = 0.5f, kNearCosine = 0.95f, kNearestCosine = 0.9f;
+constexpr double kStoredWeight = 0.7;
 constexpr int64_t kFinalistsAtOnce = 16;  // so that their levels stay in the cache
 
 // Sorts as the tier, then as the number, the largest first, then as the place; all numbers are finite.
@@ -196,8 +197,8 @@ class PageQuery {
     wanted_.resize(labels);
     for (int64_t c = 0; c < labels; ++c) wanted_[c] = static_cast<float>(expected_[c] * page_.weights[c]);
     const double coverage = std::min(1.0, covered / std::max(total, 1e-9) / std::max(share, 1e-9));
-    const double strength = page_.strength[q_];
-    *out_.strength = static_cast<float>(page_.fixed ? strength : strength * (1 - trust + trust * coverage * coverage * coverage * coverage));
+    const double strength = page_.strength[q_], squared = coverage * coverage, fourth = squared * squared;
+    *out_.strength = static_cast<float>(page_.fixed ? strength : strength * (1 - trust + trust * fourth * fourth));
   }
 
   // The score of a candidate of which these labels are predicted, once they have unit norm.
@@ -206,13 +207,13 @@ class PageQuery {
     const double length = short_dot(predicted, predicted, labels), norm = std::sqrt(std::max(length, 1e-30));
     double product = short_dot(predicted, wanted_.data(), labels) / norm, square = length / (norm * norm);
     if (label_count(i) > 0) {
-      const double each = 1 / std::sqrt(static_cast<double>(label_count(i)));
+      const double each = kStoredWeight / std::sqrt(static_cast<double>(label_count(i)));
       double shared = 0, known = 0;
       for (const int64_t* label = labels_of(i); label < labels_of(i + 1); ++label)
         if (*label < labels) shared += wanted_[*label], known += predicted[*label];
         else if (const auto at = other_places_.find(*label); at != other_places_.end()) shared += others_[at->second];
       product += each * shared;
-      square += 2 * each * known / norm + 1;
+      square += 2 * each * known / norm + kStoredWeight * kStoredWeight;
     }
     const float agreement = static_cast<float>(product / std::sqrt(std::max(square, 1e-30)));
     out_.labels[i] = agreement;
@@ -254,7 +255,7 @@ class PageQuery {
     page_.table.raise(both);
     const float norm = static_cast<float>(norm_of(both, labels));
     page_.table.predict(page_.codes + (q_ * page_.n + i) * planes, row_.data());
-    for (int64_t c = 0; c < labels; ++c) both[c] = both[c] / norm + row_[c];
+    for (int64_t c = 0; c < labels; ++c) both[c] = both[c] / norm + kShortCodeWeight * row_[c];
     out_.tiers[i] = 1;
     score(i, both);
   }
