@@ -234,7 +234,7 @@ def predict_labels(codes: Array, V: Array, v: Array, power: float) -> Array:
     if _lanes == "numpy":
         return reference.predict_labels(codes, V, v, power)
     labels = np.empty((len(codes), V.shape[1]), np.float32)
-    native.predict_labels(codes, np.ascontiguousarray(V), np.ascontiguousarray(v), round(2 * power), labels)
+    native.predict_labels(_lanes, codes, np.ascontiguousarray(V), np.ascontiguousarray(v), round(2 * power), labels)
     return labels
 
 
@@ -257,7 +257,7 @@ def page_scores(
         return reference.page_scores(codes, V, v, power, labels, looks, most, shares)
     scores = np.empty(codes.shape[:2], np.float32)
     V, v, labels = np.ascontiguousarray(V), np.ascontiguousarray(v), np.ascontiguousarray(labels)
-    native.page_scores(codes, V, v, round(2 * power), labels, looks, most, *shares, scores)
+    native.page_scores(_lanes, codes, V, v, round(2 * power), labels, looks, most, *shares, scores)
     return scores
 
 

@@ -24,6 +24,15 @@ struct Bound {
 
 struct HashFunctions;  // see encode.hpp
 
+// What predicts the labels of a code: see LabelTable.
+struct LabelSums {
+  const float* table;  // (2 * planes, 16, labels)
+  const float* v;      // (labels,)
+  int planes;
+  int64_t labels;
+  int half_powers;
+};
+
 struct Lanes {
   const char* name;
 
@@ -45,6 +54,10 @@ struct Lanes {
   // The codes of up to kEncodeRows rows with these norms; see encode.inl.
   void (*encode)(const HashFunctions& functions, const float* X, const float* norms, int64_t n, float* scratch,
                  uint8_t* codes);
+
+  // max(x V + v, 0)^(half_powers / 2) of the signs x of a code (labels,), and the power alone of a row of labels.
+  void (*predict_labels)(const LabelSums& sums, const uint8_t* code, float* row);
+  void (*raise_labels)(float* row, int64_t labels, int half_powers);
 
   // Reads every byte once: the speed limit that the scan is measured against.
   uint64_t (*read)(const uint8_t* bytes, size_t n);

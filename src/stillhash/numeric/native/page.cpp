@@ -3,7 +3,6 @@
 #include <cstring>
 #include <map>
 #include <numeric>
-#include <type_traits>
 
 #include "ranking.hpp"
 
@@ -47,40 +46,10 @@ void fill_label_table(const float* V, int bits, int64_t labels, float* table) {
   }
 }
 
-void LabelTable::predict_unscaled(const uint8_t* code, float* row) const {
-  const auto add = [&](int64_t c, auto count) {  // so many columns stay in registers
-    float sums[decltype(count)::value] = {};
-    for (int j = 0; j < planes_; ++j) {
-      const float* low = table_ + (j * 32 + (code[j] & 15)) * labels_ + c;
-      const float* high = table_ + (j * 32 + 16 + (code[j] >> 4)) * labels_ + c;
-      for (int i = 0; i < count; ++i) sums[i] += low[i] + high[i];
-    }
-    for (int i = 0; i < count; ++i) row[c + i] = sums[i] + v_[c + i];
-  };
-  int64_t c = 0;
-  for (; c + 16 <= labels_; c += 16) add(c, std::integral_constant<int, 16>());
-  for (; c + 4 <= labels_; c += 4) add(c, std::integral_constant<int, 4>());
-  for (; c < labels_; ++c) add(c, std::integral_constant<int, 1>());
-  raise(row);
-}
-
-void LabelTable::raise(float* row) const {
-  constexpr int64_t kColumns = 64;
-  float base[kColumns];
-  for (int64_t c = 0; c < labels_; c += kColumns) {
-    float* power = row + c;
-    const int64_t n = std::min(kColumns, labels_ - c);
-    for (int64_t i = 0; i < n; ++i) base[i] = std::max(power[i], 0.0f);
-    for (int64_t i = 0; i < n; ++i) power[i] = half_powers_ % 2 ? std::sqrt(base[i]) : 1.0f;
-    for (int p = 0; p < half_powers_ / 2; ++p)
-      for (int64_t i = 0; i < n; ++i) power[i] *= base[i];
-  }
-}
-
 void LabelTable::predict(const uint8_t* code, float* row) const {
   predict_unscaled(code, row);
-  const float norm = static_cast<float>(norm_of(row, labels_));
-  for (int64_t c = 0; c < labels_; ++c) row[c] /= norm;
+  const float norm = static_cast<float>(norm_of(row, labels()));
+  for (int64_t c = 0; c < labels(); ++c) row[c] /= norm;
 }
 
 void page_scores(const Page& page, const LabelTable& table, float* scores) {
