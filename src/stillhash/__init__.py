@@ -54,7 +54,6 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
         OnlineHasher,
         OSupH,
         Tally,
-        Tuned,
         load,
     )
     from stillhash.information import info
@@ -67,7 +66,7 @@ _NAMES = {
     "RepairReport Vote VoteEntry acting_as open repair",
     "errors": "StillhashError",
     "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher MIHash "
-    "OHSLSym OnlineHasher OSupH Tally Tuned load",
+    "OHSLSym OnlineHasher OSupH Tally load",
     "information": "info",
     "search": "MIWQ GpuScan Hits Index NamedHits NamedIndex Scan Searcher index_for",
 }
@@ -130,7 +129,6 @@ __all__ = [
     "Searcher",
     "StillhashError",
     "Tally",
-    "Tuned",
     "Vote",
     "VoteEntry",
     "__version__",

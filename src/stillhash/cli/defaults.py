@@ -5,7 +5,7 @@ A test compares each with the library.
 
 NEW_CODE_BITS = 128
 DEFAULT_METHOD = "tally"
-FIXED_CODE_NAMES = ("tally", "tuned", "ohsl", "ohsl-sym", "oasis", "lego", "pca-itq", "lsh")
+FIXED_CODE_NAMES = ("tally", "ohsl", "ohsl-sym", "oasis", "lego", "pca-itq", "lsh")
 OTHER_METHOD_NAMES = ("ohweu", "hmoh", "bsodh", "mihash", "osuph", "okh", "osh", "lemon", "oesh")
 PRESET_NAMES = (
     *("paper", "tables", "labelled-init", "ablation", "sweeps", "times", "quick", "drift"),
