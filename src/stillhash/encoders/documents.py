@@ -16,10 +16,17 @@ from typing import Any, BinaryIO, NamedTuple
 from stillhash.collection.types import Id
 from stillhash.errors import InvalidInput, NotFound, StillhashError, TooLarge, shortage
 from stillhash.io import LabelSource, list_texts, open_labels
-from stillhash.io.arrow_batches import plain
-from stillhash.io.columns import ID_NAMES, LABELS_NAMES
-from stillhash.io.parquet import open_parquet
-from stillhash.io.rows import integer_or_text, is_missing, number_or_text, parse_json, parse_labels, reading
+from stillhash.io.arrow import open_parquet, plain
+from stillhash.io.rows import (
+    ID_NAMES,
+    LABELS_NAMES,
+    integer_or_text,
+    is_missing,
+    number_or_text,
+    parse_json,
+    parse_labels,
+    reading,
+)
 from stillhash.numeric.validation import check_choice
 
 MAX_TEXT_BYTES = 16 << 20  # of a file, or of a line of a table

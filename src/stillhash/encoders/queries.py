@@ -14,7 +14,7 @@ from stillhash.encoders.indexing import IndexReport
 from stillhash.encoders.texts import index_documents
 from stillhash.errors import InvalidInput
 from stillhash.io import IMAGE_SUFFIXES, TEXT_SUFFIXES, open_labels
-from stillhash.io.label_sources import LABEL_TABLES
+from stillhash.io.folders import LABEL_TABLES
 from stillhash.numeric.validation import Floats
 
 ReportFiles = Callable[[float, int], None]  # the share that is done, and how many files were stored
