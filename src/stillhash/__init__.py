@@ -56,7 +56,7 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
         Tally,
         load,
     )
-    from stillhash.information import info
+    from stillhash.numeric.extension import info
     from stillhash.search import MIWQ, GpuScan, Hits, Index, NamedHits, NamedIndex, Scan, Searcher, index_for
 
 # Where each name is from. They are imported on first use: most programs need few of them, the command line often none.
@@ -67,7 +67,7 @@ _NAMES = {
     "errors": "StillhashError",
     "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher MIHash "
     "OHSLSym OnlineHasher OSupH Tally load",
-    "information": "info",
+    "numeric.extension": "info",
     "search": "MIWQ GpuScan Hits Index NamedHits NamedIndex Scan Searcher index_for",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
