@@ -11,8 +11,7 @@ import pytest
 import stillhash
 from stillhash.cli import defaults
 from stillhash.encoders import ENCODER_NAMES, open_encoder, open_query_encoder
-from stillhash.encoders.chunking import DEFAULT_CHUNK, DEFAULT_OVERLAP
-from stillhash.encoders.documents import MAX_TEXT_BYTES, TEXT_ENCODINGS
+from stillhash.encoders.documents import DEFAULT_CHUNK, DEFAULT_OVERLAP, MAX_TEXT_BYTES, TEXT_ENCODINGS
 from tests.cli.commands import stillhash as run_process
 from tests.cli.test_collection import call, call_json
 from tests.server.live_server import live_server

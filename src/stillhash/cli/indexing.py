@@ -176,7 +176,7 @@ def _index_images(folder: Path, target: _Target, encoder: str, labels: str, work
 
 def _index_texts(documents: Any, target: _Target, encoder: str, chunks: tuple[int, int], as_json: bool) -> None:
     from stillhash.encoders import index_documents, open_encoder
-    from stillhash.encoders.chunking import check_chunks
+    from stillhash.encoders.documents import check_chunks
 
     opened = open_encoder(encoder)
     if not opened.has_text:
