@@ -1,7 +1,6 @@
 """Methods whose code is the sign of linear functions; unsupervised ones, and the codes of OHSL."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,9 +19,6 @@ from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import MAX_MAGNITUDE, Codes, Floats, check_integer, check_number
 
-InitialCodes = Literal["pca-itq", "lsh"]
-InitialStage = Callable[[Floats, int, np.random.Generator], HashFunctions]
-HASH_FUNCTIONS: dict[InitialCodes, InitialStage] = {"pca-itq": pca_itq, "lsh": lsh}
 CERTAIN_LENGTH = 0.7  # of predicted labels that count in full, beside the root mean square of those learnt
 MANY_LABELLED = 0.25  # share of the items; below, the labels predicted of a query are sharpened more on the first page
 DECODE_STEPS = 200  # at most

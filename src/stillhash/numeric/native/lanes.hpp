@@ -44,9 +44,9 @@ struct Lanes {
 
   // Exact sequential PA-I over the rows of X, in place on Ut (D, l). See learn.inl for the scratch.
   void (*learn_f32)(float* Ut, const float* X, const int8_t* G, int64_t n, int64_t D, int64_t l, float C,
-                    int norm_power, float* scratch);
+                    float* scratch);
   void (*learn_f64)(double* Ut, const double* X, const int8_t* G, int64_t n, int64_t D, int64_t l, double C,
-                    int norm_power, double* scratch);
+                    double* scratch);
 
   // Z (n, l) = X (n, D) W (D, l); a row of Z depends on its row of X alone, to the last bit.
   void (*project)(const float* X, int64_t n, int64_t D, const float* W, int64_t l, float* Z);

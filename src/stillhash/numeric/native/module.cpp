@@ -114,13 +114,13 @@ static nb::list scan_all(const std::string& lanes, nb::list list, In<double, 2> 
 }
 
 template <class T>
-static void learn(const std::string& lanes, Array<T, 2> Ut, In<T, 2> X, In<int8_t, 2> G, T C, int norm_power) {
+static void learn(const std::string& lanes, Array<T, 2> Ut, In<T, 2> X, In<int8_t, 2> G, T C) {
   const int64_t n = X.shape(0), D = X.shape(1), l = G.shape(1);
   nb::gil_scoped_release free_gil;
   std::unique_ptr<T[]> scratch(new T[learn_scratch(D)]);
   const Lanes& use = lanes_named(lanes);
-  if constexpr (sizeof(T) == 4) use.learn_f32(Ut.data(), X.data(), G.data(), n, D, l, C, norm_power, scratch.get());
-  else use.learn_f64(Ut.data(), X.data(), G.data(), n, D, l, C, norm_power, scratch.get());
+  if constexpr (sizeof(T) == 4) use.learn_f32(Ut.data(), X.data(), G.data(), n, D, l, C, scratch.get());
+  else use.learn_f64(Ut.data(), X.data(), G.data(), n, D, l, C, scratch.get());
 }
 
 static void snapped(In<float, 2> weights, Array<double, 2> grid) {
