@@ -76,7 +76,7 @@ async def begin(executor: CollectionExecutor, write: SlowWrite) -> asyncio.Task[
     """Start a write, again where it was refused since it did not start within the timeout of a short queue."""
     while True:
         task = asyncio.create_task(executor.write(write))
-        await until_async(lambda task=task: write.started.is_set() or task.done())  # type: ignore[misc]
+        await until_async(lambda task=task: write.started.is_set() or task.done())
         if write.started.is_set():
             return task
         assert isinstance(task.exception(), Busy)
