@@ -22,6 +22,7 @@ from stillhash.numeric import kernels
 from stillhash.numeric.kernels import PageCandidates, PageLabels, PageQueries
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.reference import label_vectors as vectors_of_columns
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescoring import RescoreQueries, Rescorer
 from stillhash.numeric.validation import Codes, Floats
 
@@ -54,6 +55,11 @@ class LabelRegression:
     def of_codes(self, codes: Codes) -> Floats:
         """Return the labels (n, labels) predicted of short codes, of unit norm."""
         return kernels.predict_labels(codes, self.V, self.v, self.power)
+
+    def of_both_codes(self, by_codes: Floats, levels: Floats, corrections: Floats) -> Floats:
+        """Return the labels (n, labels) predicted of finalists: of short codes and of rescoring codes, averaged."""
+        by_levels = kernels.project(levels, self.U) * corrections[:, None] + self.u
+        return unit_rows(by_codes + unit_rows(np.maximum(by_levels, 0) ** np.float32(self.power)))
 
     @cached_property
     def arrays(self) -> PageLabels:
