@@ -1,10 +1,12 @@
-"""Time labelled rows added to a collection that learns them, against the hasher alone on the same chunks.
+"""Time labelled rows that a collection adds and learns, against the hasher alone on the same chunks; and `relabel`.
 
 "Tally alone" is the part that no collection can save: encode a chunk, learn it, solve for a new model. `add` also
 validates, stores durably, evaluates before learning and publishes a version. Both are timed by the wall clock, since
-`add` waits for the disk, and take turns on the same chunks. Afterwards their scores must be identical.
+`add` waits for the disk, and take turns on the same chunks. Afterwards their scores must be identical. Then items get
+other labels, in one transaction that takes out what the earlier ones taught, and `verify` must find nothing.
 """
 
+import time
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ INGEST_DIM, INGEST_LABELS = 1280, 80
 INGEST_CHUNK, INGEST_CHUNKS = 1000, 8  # rows of an `add`, and of a step of learning; chunks that take turns
 LABELLED_FIT_ROWS = 3000  # that fix the hash functions
 CHECKED_QUERIES = 50
+RELABELLED = 10_000  # items
 
 IngestChunk = tuple[Floats, list[list[str]]]  # features, labels
 
@@ -40,9 +43,12 @@ def run(quick: bool, progress: ReportProgress, repeats: int = 40, folder: Path |
         row = ingest(
             collection, Tally(CODE_BITS, rescore_bits=collection.stats()["rescore_bits"]).fit(*sample), chunks, repeats
         )
+        progress("other labels for items that have some")
+        row["relabel"] = relabel(collection, min(RELABELLED, repeats * INGEST_CHUNK))
     goals = [
         ("rows/s of add with learning / of Tally alone", ">= 0.4", row["share_of_tally"]),
         ("queries whose best scores differ from Tally's", "<= 0", row["different"]),
+        ("problems after relabel", "<= 0", row["relabel"]["problems"]),
     ]
     return {"columns": dim, "bits": CODE_BITS, "rows": [row], "goals": goals}
 
@@ -87,8 +93,23 @@ def ingest(collection: Collection, hasher: Tally, chunks: list[IngestChunk], rou
     return {"chunks": rounds, "ms": ms, "rows_per_second": speeds, **ratios, **outcome}
 
 
+def relabel(collection: Collection, items: int) -> Figures:
+    """Time giving so many items labels of others, and learning them; then verify the collection."""
+    labels = labelled(items, 1, seed=10**8)[1]
+    start = time.perf_counter()
+    collection.relabel(range(items), labels)
+    seconds = time.perf_counter() - start
+    return {"items": items, "seconds": seconds, "problems": len(collection.verify())}
+
+
 def tables(result: Figures) -> Sections:
     title = f"Chunks of {INGEST_CHUNK:,} labelled rows, D = {result['columns']}, b = {CODE_BITS}: add and learn"
     columns = """chunks: {chunks} | add, ms a chunk: {ms[add]:.1f} | Tally alone: {ms[tally]:.1f} |
         add, rows/s: {rows_per_second[add]:,.0f} | Tally: {rows_per_second[tally]:,.0f} | time / Tally: {add/tally}"""
-    return [format_table(title, columns, result["rows"])]
+    (row,) = result["rows"]
+    again = row["relabel"] | {"per_second": row["relabel"]["items"] / row["relabel"]["seconds"]}
+    relabelled = "items: {items:,} | seconds: {seconds:.2f} | items/s: {per_second:,.0f} | problems: {problems}"
+    return [
+        format_table(title, columns, result["rows"]),
+        format_table("Other labels for labelled items, learnt, in one transaction", relabelled, [again]),
+    ]

@@ -1,5 +1,7 @@
 """Time durable writes against bare SQLite on the same disk, opening large collections, and compacting after churn.
 
+Beside it: bytes on disk for an item, and memory of searches, by the bits of its rescoring code.
+
 All of it is timed by the wall clock, since waiting for the disk is what is measured. Contenders take turns, each with
 files of its own in one temporary folder. "Bare" is SQLite with the same durability (WAL, synchronous=FULL), which
 commits prepared rows to a table like ours; what `add` takes beyond it is validation, JSON, encoding and bookkeeping.
@@ -22,6 +24,7 @@ import numpy as np
 
 import stillhash
 from benchmarks.fixtures import COLLECTION_FIT_ROWS, open_fitted, random_features
+from benchmarks.ingest import labelled
 from benchmarks.timing import (
     CODE_BITS,
     Contender,
@@ -36,11 +39,13 @@ from benchmarks.timing import (
     temporary_folder,
 )
 from stillhash.experiments.tables import ReportProgress, format_table
+from stillhash.numeric.rescoring import RESCORE_BITS
 from stillhash.numeric.validation import Floats, check_integer
 
 STORE_CHUNK = 1000  # rows of an `add`
 FEATURE_CHUNKS = 8  # chunks of features that take turns
 MIN_STORE_ITEMS = 1000
+SIZED_CHUNKS = 10  # of each half of a collection whose size is measured
 
 
 def run(
@@ -60,13 +65,15 @@ def run(
             progress(f"{chunks * STORE_CHUNK:,} rows of {dim} dimensions in chunks of {STORE_CHUNK:,}")
             rows.append(time_chunks(temporary, dim, chunks))
         upkeep = measure_upkeep(temporary, items, opens, progress)
+        progress("sizes by rescore_bits")
+        sizes = [measure_size(temporary, one_row_dim, bits, quick=quick) for bits in (0, *RESCORE_BITS)]
     goals = [
         ("one-row add over a bare commit, p50, ms", "<= 1", one["p50_over_bare_ms"]["add"]),
         *((f"rows/s in chunks of {STORE_CHUNK:,}, D = {r['columns']}", ">= 60000", r["rows_per_second"]) for r in rows),
         ("opening in a new process, p50, ms", "<= 100", upkeep["open"]["fresh"]["open_ms"]),
         ("items lost, altered or out of reach", "<= 0", upkeep["wrong"] + sum(r["wrong"] for r in rows)),
     ]
-    return {"one_row": one, "rows": rows, **upkeep, "goals": goals}
+    return {"one_row": one, "rows": rows, **upkeep, "sizes": sizes, "goals": goals}
 
 
 def labels_and_metadata(rows: int) -> tuple[list[list[str]], list[dict[str, Any]]]:
@@ -171,7 +178,37 @@ def tables(result: Figures) -> Sections:
     title = f"{one['commits']:,} durable commits of one row, D = {one['columns']}, b = {one['bits']}: ms, and ratios"
     chunks_title = f"Chunks of {STORE_CHUNK:,} rows with labels and metadata: mean ms a chunk"
     sections = format_table(title, single, rows), format_table(chunks_title, chunks, result["rows"])
-    return [*sections, *upkeep_tables(result)]
+    size = """rescore_bits: {rescore_bits} | disk, bytes an item: {disk_bytes:.0f} | own memory, MB: {RssAnon} |
+        mapped, MB: {RssFile}"""
+    sizes = [each | _in_megabytes(each["memory_grown"]) for each in result["sizes"]]
+    about = result["sizes"][0]
+    sizes_title = (
+        f"{about['items']:,} items with labels, D = {about['columns']}, b = {CODE_BITS}: disk, and what "
+        f"{about['searches']:,} searches add"
+    )
+    return [*sections, *upkeep_tables(result), format_table(sizes_title, size, sizes)]
+
+
+def measure_size(folder: Path, dim: int, rescore_bits: int, *, quick: bool) -> Figures:
+    """Measure the disk that more items with labels take, and the memory that searches add to a process that reads.
+
+    The first chunk is learnt, so that labels count in the searches. What is on disk beside items does not count.
+    """
+    path, chunks, searches = folder / f"size {rescore_bits}", 1 if quick else SIZED_CHUNKS, 10 if quick else 1000
+    sizes, turns = [], itertools.count()
+    for _ in range(2):
+        with stillhash.open(path, dim, CODE_BITS, rescore_bits=rescore_bits, init_rows=MIN_STORE_ITEMS) as collection:
+            for turn in itertools.islice(turns, chunks):
+                features, labels = labelled(STORE_CHUNK, dim, seed=turn)
+                ids = range(turn * STORE_CHUNK, (turn + 1) * STORE_CHUNK)
+                collection.add(ids, features, labels, learn=turn == 0)
+            collection.seal()
+        with stillhash.open(path, read_only=True) as collection:
+            sizes.append(collection.stats()["disk_bytes"])
+    _, *statuses, _ = run_open_script(path, dim, searches)
+    about = {"items": 2 * chunks * STORE_CHUNK, "columns": dim, "searches": searches}
+    disk = (sizes[1] - sizes[0]) / (chunks * STORE_CHUNK)
+    return {"rescore_bits": rescore_bits, **about, "disk_bytes": disk, "memory_grown": memory_grown(*statuses)}
 
 
 # ---- opening and compacting ----
@@ -191,12 +228,12 @@ import numpy as np
 import stillhash
 
 status = Path("/proc/self/status")
-query = np.random.default_rng(1).standard_normal(int(sys.argv[2]), dtype=np.float32)
+queries = np.random.default_rng(1).standard_normal((int(sys.argv[3]), int(sys.argv[2])), dtype=np.float32)
 times = [time.perf_counter()]
 collection = stillhash.open(sys.argv[1], read_only=True)
 times.append(time.perf_counter())
 before = status.read_text() if status.is_file() else ""
-for _ in range(2):
+for query in queries:
     collection.search(query, 10)
     times.append(time.perf_counter())
 after = status.read_text() if status.is_file() else ""
@@ -237,13 +274,29 @@ def open_here(path: Path, opens: int) -> dict[str, float]:
 
 def open_in_new_processes(path: Path, opens: int) -> Figures:
     """Time opening by processes that were just started, imports apart."""
-    command = [sys.executable, "-c", OPEN_SCRIPT, str(path), str(UPKEEP_DIM)]
-    outputs = [json.loads(subprocess.check_output(command)) for _ in range(max(2, opens // 3))]
+    outputs = [run_open_script(path, UPKEEP_DIM, searches=2) for _ in range(max(2, opens // 3))]
     medians = 1e3 * np.median([np.diff(times) for times, *_ in outputs], axis=0)
     ms = dict(zip(("open_ms", "first_search_ms", "second_search_ms"), medians.tolist(), strict=True))
-    before, after = map(proc_bytes, outputs[-1][1:3])
-    grown = {kind: after[kind] - before[kind] if kind in after else None for kind in MEMORY_KINDS}
-    return {**ms, "processes": len(outputs), "index_bytes": outputs[-1][3], "memory_grown": grown}
+    _, *statuses, index_bytes = outputs[-1]
+    grown = memory_grown(*statuses)
+    return {**ms, "processes": len(outputs), "index_bytes": index_bytes, "memory_grown": grown}
+
+
+def run_open_script(path: Path, dim: int, searches: int) -> list[Any]:
+    """Return the times, the status before and after the searches, and the bytes of the index."""
+    command = [sys.executable, "-c", OPEN_SCRIPT, str(path), str(dim), str(searches)]
+    printed: list[Any] = json.loads(subprocess.check_output(command))
+    return printed
+
+
+def memory_grown(before: str, after: str) -> dict[str, int | None]:
+    """Return by how many bytes each kind of memory grew, by the status of a process; None where it is not known."""
+    first, last = proc_bytes(before), proc_bytes(after)
+    return {kind: last[kind] - first[kind] if kind in last else None for kind in MEMORY_KINDS}
+
+
+def _in_megabytes(grown: dict[str, int | None]) -> dict[str, str]:
+    return {name: "-" if size is None else f"{size / 1e6:.0f}" for name, size in grown.items()}
 
 
 def churn(path: Path, count: int, *, search_all: bool) -> Figures:
@@ -292,8 +345,7 @@ def count_wrong(
 
 def upkeep_tables(result: Figures) -> Sections:
     opened = result["open"]
-    grown = opened["fresh"]["memory_grown"]
-    memory = {name: "-" if size is None else f"{size / 1e6:.0f}" for name, size in grown.items()}
+    memory = _in_megabytes(opened["fresh"]["memory_grown"])
     opening = """to write: {same[write_ms]:.1f} | to read: {same[read_ms]:.1f} | new process: {fresh[open_ms]:.1f} |
         first search: {fresh[first_search_ms]:.0f} | second: {fresh[second_search_ms]:.1f} | index: {index:.0f} |
         own memory: {RssAnon} | mapped: {RssFile}"""

@@ -1,8 +1,8 @@
 """The demonstration: scenes of handwritten digits, whose similarity is learnt over codes that never change.
 
 `run_page` serves a page while scenes stream in: they are written as PNG files and indexed like any folder of images
-(the `classic` encoder, a thumbnail, labels). Each batch is evaluated, stored and learnt, and the page shows the quality
-over time. At the end the page stays.
+(the `classic` encoder, a thumbnail), without labels. Their labels come later, by `relabel`. Each batch of them is
+evaluated and learnt, and the page shows the quality over time. At the end the page stays.
 
 `run_terminal` stores scenes without labels, and labels arrive later, by `relabel`: first a few, then more, and each
 line searches for the same queries. Beside them is float cosine: what search without labels gives, from all of the
@@ -74,14 +74,13 @@ def run_page(
     with tempfile.TemporaryDirectory(prefix="stillhash-demo-", ignore_cleanup_errors=True) as temporary:
         encoder = open_encoder(DEMO_ENCODER)
         # The first steps would flatter the ranking if their rows had fixed the hash functions.
-        sample = make_scenes(INIT_SCENES, seed + scenes)
+        sample = [_picture(image) for image in make_scenes(INIT_SCENES, seed + scenes).images]
         collection = open(
             path or Path(temporary) / "collection",
             bits=bits,
             method=method,
-            codes_see_labels=False,  # so that all the page shows is learnt
             encoder=encoder,
-            init=(encoder.encode([_picture(image) for image in sample.images]), sample.labels),
+            init=encoder.encode(sample),
             learn_rows=LEARN_ROWS,
             keep_versions=64,
         )
@@ -101,26 +100,27 @@ def run_page(
 
 
 class Stream(threading.Thread):
-    """Adds scene after scene to the collection, at a pace that can be watched; skips those already indexed."""
+    """Stores scene after scene, and labels those stored before, at a pace that can be watched; skips what is done."""
 
     def __init__(self, collection: Collection, folder: Path, scenes: int, seed: int, console: Console) -> None:
         super().__init__(name="stream", daemon=True)
         self.collection, self.folder, self.console = collection, folder, console
         self.scenes, self.seed, self.done = scenes, seed, 0
+        self._waiting: dict[str, list[str]] = {}  # labels of stored scenes that have none yet
         self._stopped = threading.Event()
 
     def run(self) -> None:
         sizes = f"{self.scenes:,} images of 1 to 4 digits stream in, at most {MAX_SCENES_PER_SECOND} a second"
-        self.console.print(sizes, highlight=False)
-        while self.done < self.scenes:
+        self.console.print(f"{sizes}; each gets its labels later", highlight=False)
+        while self.done < self.scenes or self._waiting:
             began = time.monotonic()
-            count = self.put(min(LEARN_ROWS, self.scenes - self.done))
-            if self._stopped.wait(max(0.0, began + count / MAX_SCENES_PER_SECOND - time.monotonic())):
+            count = self.label(LEARN_ROWS) + self.put(min(LEARN_ROWS, self.scenes - self.done))
+            if self._stopped.wait(max(0.0, began + count / (2 * MAX_SCENES_PER_SECOND) - time.monotonic())):
                 return
         if quality := self.collection.stats()["quality"]:
-            before = quality["before"]
+            before, after = quality["before"], quality["precision"]
             self.console.print(
-                f"All {self.done:,} scenes indexed. On the last, before learning them: P@10 {quality['precision']:.3f} "
+                f"All {self.done:,} scenes labelled. On the last, before learning them: P@10 {after:.3f} "
                 f"({before['precision']:.3f} without labels), nDCG@10 {quality['ndcg']:.3f} ({before['ndcg']:.3f}). "
                 "The page stays; Ctrl+C ends it.",
                 highlight=False,
@@ -128,7 +128,9 @@ class Stream(threading.Thread):
             )
 
     def put(self, count: int) -> int:
-        """Write the next `count` scenes as files and index them; return how many were new."""
+        """Write the next `count` scenes as files and index them without labels; return how many were new."""
+        if not count:
+            return 0
         batch = make_scenes(count, self.seed + self.done)
         labels: dict[str, list[str]] = {}
         for number, (image, digits) in enumerate(zip(batch.images, batch.labels, strict=True), self.done):
@@ -136,12 +138,19 @@ class Stream(threading.Thread):
             labels[name] = [str(digit) for digit in np.flatnonzero(digits)]
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             _picture(image).save(self.folder / name)
-        files, label_of = list(labels), labels.__getitem__
-        counts = index_folder(self.folder, self.collection, DEMO_ENCODER, label_of, files=files, workers=1)
-        for name in files:
+        counts = index_folder(self.folder, self.collection, DEMO_ENCODER, lambda _: [], files=list(labels), workers=1)
+        for name in labels:
             (self.folder / name).unlink()
         self.done += count
+        self._waiting |= labels
         return counts.added
+
+    def label(self, count: int) -> int:
+        """Label the `count` scenes that have waited longest; return how many had no labels."""
+        names = list(self._waiting)[:count]
+        labels = {name: self._waiting.pop(name) for name in names}
+        new = [item.id for item in self.collection.get(names) if item is not None and not item.labels]
+        return self.collection.relabel(new, [labels[str(name)] for name in new]) if new else 0
 
     def stop(self) -> None:
         self._stopped.set()

@@ -34,6 +34,14 @@ def test_result_has_times_of_all_contenders(result: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+def test_rescoring_codes_take_the_bytes_that_they_have(result: dict[str, Any]) -> None:
+    disk = {one["rescore_bits"]: one["disk_bytes"] for one in result["sizes"]}
+    assert list(disk) == [0, 1, 2, 4, 8] and result["sizes"][0]["columns"] == 64
+    assert disk[8] - disk[1] == pytest.approx(7 * 64 / 8, abs=16)
+    assert all(one["memory_grown"]["RssAnon"] >= 0 for one in result["sizes"])
+
+
+@pytest.mark.slow
 def test_nothing_is_lost(result: dict[str, Any]) -> None:
     assert result["wrong"] == 0 and all(row["wrong"] == 0 for row in result["rows"])
     assert all(found["live"] == found["items"] // 2 for found in result["churn"])
@@ -50,6 +58,7 @@ def test_tables_name_every_goal(result: dict[str, Any]) -> None:
 def test_a_collection_that_learns_gives_the_hits_of_the_hasher_alone(tmp_path: Path) -> None:
     result = run_bench("ingest", "--folder", str(tmp_path))
     (row,) = result["rows"]
+    assert row["relabel"]["items"] == 1000 * row["chunks"] and row["relabel"]["problems"] == 0
     assert row["different"] == 0 and row["versions"] == 1 + 1 + row["chunks"]  # the fit, the warm-up, a chunk each
     assert list(tmp_path.iterdir()) == [] and any("Tally" in line for line in printed(ingest, result))
 

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from stillhash.cli.main import app
 from stillhash.errors import InvalidInput
 from stillhash.experiments import run
+from stillhash.experiments.label_studies import LABEL_STUDIES
+from stillhash.experiments.results import LABEL_STUDY_KINDS
 
 EXPERIMENTS = ["list", "run", "repeat", "feedback", "align", "report", "active"]
 EXPERIMENTS += ["late-labels", "new-class", "corrections"]
@@ -51,6 +53,8 @@ def test_experiments_are_listed() -> None:
     listed = json.loads(output("experiment", "list", "--json"))
     assert "tally" in listed["methods"]
     assert {"labelled-init", "labelled-share", "label-noise", "label-delay", "preprocessing"} <= set(listed["presets"])
+    assert list(listed) == ["experiments", "methods", "presets"]
+    assert set(listed["experiments"]) == set(LABEL_STUDIES) == set(LABEL_STUDY_KINDS)
     assert listed["methods"]["tally"] in output("experiment", "list")
 
 
@@ -58,6 +62,8 @@ def test_unknown_presets_and_methods_are_refused(tmp_path: Path) -> None:
     for option in ("--preset", "--methods"):
         done = CliRunner().invoke(app, ["experiment", "run", option, "nosuch", "--results", str(tmp_path)])
         assert str(done.exception).startswith(option.strip("-"))
+    done = CliRunner().invoke(app, ["experiment", "run", "--preset", "late-labels", "--results", str(tmp_path)])
+    assert "stillhash experiment late-labels" in str(done.exception)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ NEW_FIELDS = (
     "rescore_bits",
 )  # of stats and hits, which the stored answers lack
 NEW_OF_EXPLANATIONS = ("query_labels", "hit_labels", "shared_labels", "up_votes", "down_votes", "vote_score")
+NEW_OF_EXPLANATIONS += ("label_weight", "page_score")
 
 
 def answers(collection: stillhash.Collection) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import stillhash
 from stillhash import Collection
 from stillhash.errors import InvalidInput
 from stillhash.numeric.codes import signs
-from stillhash.numeric.reference import NEIGHBOUR_POWER, NEIGHBOURS
+from stillhash.numeric.reference import NEIGHBOUR_POWER, NEIGHBOURS, SHORT_CODE_WEIGHT, STORED_WEIGHT
+from stillhash.numeric.rescoring import Rescorer
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.collection.golden import FOLDER
 from tests.collection.reference import Twin
@@ -90,27 +91,45 @@ def unit(part: np.ndarray) -> np.ndarray:
     return np.asarray(part / max(np.linalg.norm(part), 1e-12))
 
 
-def test_labels_are_those_predicted_and_those_stored(pair: tuple[Collection, Twin]) -> None:
+def test_labels_and_similarity_make_the_page_score(pair: tuple[Collection, Twin]) -> None:
     collection, twin = pair
     hasher: Any = twin.hasher
-    model, names = hasher.model(), hasher.label_space().names
+    model, names, rescorer = hasher.model(), hasher.label_space().names, Rescorer(DIM, twin.rescore_bits)
+    assert model.label_weights is None
+
+    def raised(labels: np.ndarray, power: float) -> np.ndarray:
+        return unit(np.maximum(labels, 0) ** power)
+
+    def of_codes(id_: Any, by_both: bool) -> np.ndarray:
+        codes, rescoring = collection.codes([id_]), twin.items[id_].rescoring[None]
+        assert codes is not None
+        predicted = raised((signs(codes, BITS) @ model.V + model.v)[0], model.item_power)
+        features = rescorer.rotate_back(rescorer.levels(rescoring)) * rescorer.corrections(rescoring)[:, None]
+        by_rescoring = raised((features @ model.U + model.u)[0], model.item_power)
+        by_code = 0 if rescorer.marked(rescoring)[0] else SHORT_CODE_WEIGHT
+        return unit(by_code * predicted + by_rescoring) if by_both else predicted
 
     def stored(id_: Any) -> np.ndarray:
         return unit(np.array([name in twin.items[id_].labels for name in names], np.float64))
 
     share = np.mean([bool(item.labels) for item in twin.items.values()])
     for query in QUERIES:
-        predicted = unit(np.maximum((hasher.prepare(query[None]) @ model.U + model.u)[0], 0) ** model.power)
+        predicted = raised((hasher.prepare(query[None]) @ model.U + model.u)[0], model.power)
         every = {hit.id: hit.explanation.looks for hit in collection.search(query, 600, explain=0).hits}
         nearest = sorted(every, key=lambda id_: -every[id_])[:NEIGHBOURS]
         neighbours = unit(sum(max(every[id_], 0) ** NEIGHBOUR_POWER * stored(id_) for id_ in nearest))
-        of_query = shares_of(predicted + share**0.5 * neighbours, names)
-        for hit in collection.search(query, 15, explain=0).hits:
+        query_labels = unit(predicted + share**0.5 * neighbours)
+        of_query = shares_of(query_labels, names)
+        hits = collection.search(query, 15, explain=0).hits
+        ordered = [hit.explanation.page_score for hit in hits if hit.placed == "labels"]
+        assert len(ordered) > 10 and ordered == sorted(ordered, reverse=True)
+        for hit in hits:
             why = hit.explanation
-            codes = collection.codes([hit.id])
-            assert codes is not None
-            predicted = np.maximum(signs(codes, BITS) @ model.V + model.v, 0)[0] ** model.item_power
-            of_hit = shares_of(unit(predicted) + stored(hit.id), names)
+            hit_labels = unit(of_codes(hit.id, by_both=hit.placed == "labels") + STORED_WEIGHT * stored(hit.id))
+            assert why.labels == pytest.approx(query_labels @ hit_labels, abs=1e-4) and 0 < why.label_weight < 1
+            together = why.label_weight * why.labels + (1 - why.label_weight) * why.looks
+            assert why.page_score == pytest.approx(together, abs=1e-5)
+            of_hit = shares_of(hit_labels, names)
             smaller = [min(dict(of_query)[name], dict(of_hit)[name]) for name in names]
             of_both = sorted(zip(names, smaller, strict=True), key=lambda pair: -pair[1])
             for listed, expected in (
@@ -170,6 +189,10 @@ def test_what_votes_add_to_the_score_is_a_part_of_it(tmp_path: Path) -> None:
     added = [hit.explanation.vote_score for hit in hits]
     assert max(map(abs, added)) > 1e-3
     assert added == pytest.approx([hit.score - scores[hit.id] for hit in hits], abs=1e-4)
+    on_page = [hit.explanation for hit in hits if hit.explanation.page_score is not None]
+    assert len(on_page) >= 300 and all(why.label_weight == 0 and why.labels is None for why in on_page)
+    by_votes = [why.page_score - why.looks for why in on_page]
+    assert by_votes == pytest.approx([why.vote_score / (2 * BITS**0.5) for why in on_page], abs=1e-5)
     collection.close()
 
 

@@ -1,4 +1,4 @@
-"""The experiments with labels of stored items, on small made-up data: late labels, a new class, corrections."""
+"""The experiments with a collection on disk, on small made-up data."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from stillhash.experiments.data import Dataset
 from stillhash.experiments.label_studies import (
     LABEL_STUDIES,
     StudyRows,
-    active_tables,
     hit_ids,
+    label_lists,
     make_corrections,
     rank_all,
+    ranked_rows,
     relabel,
     study_jobs,
 )
 from stillhash.experiments.metrics import evaluate, evaluate_hits
 from stillhash.experiments.report import report
 from stillhash.experiments.results import read_results
+from stillhash.experiments.study_tables import active_tables
 from stillhash.hashers import Tally
 from stillhash.numeric.ranking import Ranking, order_rows, rank_scores
 from tests.experiments.test_report import line, write
@@ -52,13 +54,25 @@ def several() -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def records(single: Dataset) -> dict[str, list[dict[str, Any]]]:
+def encoded_again(single: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with other features of the same rows."""
+    folder = tmp_path_factory.mktemp("again")
+    features = single.parts[0] @ np.random.default_rng(0).standard_normal((32, 40))
+    arrays = {"features": features.astype(np.float32), "labels": single.labels, "queries": single.queries}
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def records(single: Dataset, encoded_again: Path) -> dict[str, list[dict[str, Any]]]:
     """The records of one job of each experiment."""
-    return {study: run_study(study, single) for study in LABEL_STUDIES}
+    params = {"align": {"new": str(encoded_again)}}
+    return {study: run_study(study, single, **params.get(study, {})) for study in LABEL_STUDIES}
 
 
-def run_study(study: str, data: Dataset) -> list[dict[str, Any]]:
-    (job,) = study_jobs(study, data.name, (STUDY_BITS,), seeds=1, queries=100)
+def run_study(study: str, data: Dataset, **params: Any) -> list[dict[str, Any]]:
+    (job,) = study_jobs(study, data.name, (STUDY_BITS,), seeds=1, queries=100, **params)
     return list(LABEL_STUDIES[study](job, data))
 
 
@@ -90,10 +104,47 @@ def test_each_class_is_the_new_one(records: dict[str, list[dict[str, Any]]], sev
 
 def test_corrections_are_beside_a_collection_that_was_right(records: dict[str, list[dict[str, Any]]]) -> None:
     cosine, *corrected = records["corrections"]
-    assert cosine["method"] == "cosine" and len({str(one["params"]) for one in corrected}) == len(corrected) == 6
-    assert all(one["problems"] == [] and one["groups"]["verified"] == 1 for one in corrected)
-    lasting = next(one for one in corrected if "not corrected" in one["params"]["correction"])
+    assert cosine["method"] == "cosine" and len({str(one["params"]) for one in corrected}) == len(corrected) == 7
+    assert all(one["problems"] == [] and one["groups"]["verified"] == 1 for one in corrected[:-1])
+    lasting, hidden = corrected[-2:]
+    assert "not corrected" in lasting["params"]["correction"] and "without stored" in hidden["params"]["correction"]
     assert lasting["precision_10"] == lasting["groups"]["before"] < lasting["groups"]["right"]
+    assert hidden["precision_10"] == hidden["groups"]["before"] != lasting["precision_10"]
+
+
+def test_rows_are_ranked_as_search_does(several: Dataset) -> None:
+    rows = StudyRows(study_jobs("late-labels", "toy", (STUDY_BITS,), 1, 30)[0], several)
+    with rows.stored(rows.Y) as collection:
+        page, whole = hit_ids(collection, rows.Q, 10), hit_ids(collection, rows.Q, 600)
+        assert np.array_equal(ranked_rows(collection, rows.Q, 600), whole)
+        hidden = ranked_rows(collection, rows.Q, 600, with_labels=False)
+        assert not np.array_equal(hidden[:, :10], page)
+        collection.relabel(list(range(600)), label_lists(rows.Y[::-1]), learn=False)
+        assert not np.array_equal(hit_ids(collection, rows.Q, 10), page)
+        assert np.array_equal(ranked_rows(collection, rows.Q, 600, with_labels=False), hidden)
+
+
+def test_voted_items_move_and_clicks_teach(records: dict[str, list[dict[str, Any]]]) -> None:
+    votes, *clicks = records["feedback"]
+    groups = votes["groups"]
+    assert groups["liked"] + groups["disliked"] == 50 and groups["fell"] == groups["rose"] == 0
+    assert groups["liked"] and groups["disliked"]
+    for name in ("other hits", "a similar query", "other queries"):
+        assert groups[f"{name} after"] > groups[f"{name} before"] - 0.02 > 0
+    assert [one["labelled"] for one in clicks] == [0, 30, 100, 300, 600] and clicks[-1]["final"]
+    assert clicks[-1]["precision_10"] > clicks[0]["precision_10"]
+
+
+def test_an_alignment_is_between_the_encoders(
+    records: dict[str, list[dict[str, Any]]], single: Dataset, several: Dataset, encoded_again: Path
+) -> None:
+    old, *aligned, again = records["align"]
+    assert [one["params"]["queries"] for one in aligned] == [f"{n} images in both" for n in (100, 300, 600)]
+    assert again["params"] == {"queries": "encoded again"} and old["dataset"] == f"toy to {encoded_again.name}"
+    for one in aligned:
+        assert one["chance"] < one["map"] and one["map"] > 0.9 * again["map"] and one["groups"]["explained"] > 0.5
+    with pytest.raises(InvalidInput, match=r"^new"):
+        run_study("align", several, new=str(encoded_again))
 
 
 def test_corrections_change_what_they_say(single: Dataset, several: Dataset) -> None:
@@ -164,6 +215,9 @@ def test_the_report_shows_them_first(records: dict[str, list[dict[str, Any]]], t
     assert text.index("| float cosine | ") < text.index("| 0 late | ") < text.index("| 600 at insertion | ")
     assert "| new class | float cosine | 0 late | 30 late | all late |" in text and "| mean | " in text
     assert all(f"| {record['params']['correction']} | " in text for record in records["corrections"][1:])
+    assert "| 0 of " in text and "| queries with clicks | P@10 | nDCG@10 |" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("| encoded again |"))
+    assert line.split(" | ")[-3:-1] == ["100.0%", "100.0%"]
 
 
 @pytest.mark.nightly
@@ -180,5 +234,6 @@ def test_a_command_writes_results_once_and_prints_tables(single: Dataset, tmp_pa
 
 @pytest.mark.parametrize("study", LABEL_STUDIES)
 def test_lengths_are_validated(study: str) -> None:
-    done = CliRunner().invoke(app, ["experiment", study, "--data", "scenes", "--bits", "64,x"])
+    data = ["old", "new"] if study == "align" else ["--data", "scenes"]
+    done = CliRunner().invoke(app, ["experiment", study, *data, "--bits", "64,x"])
     assert isinstance(done.exception, InvalidInput) and str(done.exception).startswith("bits")

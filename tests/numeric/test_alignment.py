@@ -35,20 +35,27 @@ def test_what_crosses_points_where_it_should(rows: int) -> None:
 
 def test_the_error_of_leaving_one_out_is_what_fitting_without_it_gives() -> None:
     theirs, ours = described(24)
-    Z, T = unit_rows(theirs - theirs.mean(axis=0)), unit_rows(ours - ours.mean(axis=0)).astype(np.float64)
-    level, K = T.mean(axis=0), (Z @ Z.T).astype(np.float64)
+    Z, T = (unit_rows(X - X.mean(axis=0)).astype(np.float64) for X in (theirs, ours))
+    Z -= Z.mean(axis=0)
     errors = []
-    for ridge in RIDGES * np.linalg.eigvalsh(K).clip(0).mean():
+    for ridge in RIDGES * np.square(Z).sum() / len(Z):
         squared = []
         for i in range(len(T)):
             keep = np.arange(len(T)) != i
-            predicted = K[i, keep] @ np.linalg.solve(
-                K[np.ix_(keep, keep)] + ridge * np.eye(keep.sum()), (T - level)[keep]
-            )
-            squared.append(np.square(T[i] - level - predicted))
+            level, their_level = T[keep].mean(axis=0), Z[keep].mean(axis=0)
+            X = Z[keep] - their_level
+            A = np.linalg.solve(X.T @ X + ridge * np.eye(X.shape[1]), X.T @ (T[keep] - level))
+            squared.append(np.square(T[i] - level - (Z[i] - their_level) @ A))
         errors.append(np.mean(squared))
     _, explained = fit_alignment(theirs, ours)
-    assert explained == pytest.approx(1 - min(errors) / np.square(T - level).mean(), abs=1e-6)
+    assert explained == pytest.approx(1 - min(errors) / np.square(T - T.mean(axis=0)).mean(), abs=1e-5)
+
+
+def test_what_few_pairs_explain_is_what_they_explain_of_others() -> None:
+    rng = np.random.default_rng(5)
+    theirs, ours = rng.standard_normal((40, 300)).astype(np.float32), rng.standard_normal((40, 20)).astype(np.float32)
+    _, explained = fit_alignment(theirs, ours)  # which have nothing in common
+    assert abs(explained) < 0.1
 
 
 def test_what_is_all_alike_explains_nothing_and_crosses_finitely() -> None:

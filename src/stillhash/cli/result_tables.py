@@ -52,7 +52,7 @@ def answers(result: dict[str, Any], console: Console) -> None:
             console.print("no hits")
             continue
         others = [hit["explanation"]["other_version"] for hit in one["hits"] if "explanation" in hit]
-        explained = [f"by version {others[0]}", "bits that count most"] if others else []
+        explained = ["labels + similarity", f"by version {others[0]}", "bits that count most"] if others else []
         far = ["distance"] if "distance" in one["hits"][0] else []
         far += [name for name in RANK_NAMES if any(name in hit for hit in one["hits"])]
         rows: list[list[str | Text]] = []
@@ -63,7 +63,7 @@ def answers(result: dict[str, Any], console: Console) -> None:
             rows.append([str(rank), name, *scores, hit["placed"], *reasons, labels, metadata])
         numbers = [RANK_NAMES.get(name, name) for name in far]
         columns = ["rank", "id", "score", *numbers, "by", *explained, "labels", "metadata"]
-        print_table(console, None, columns, rows, text=["id", "by", *explained, "labels", "metadata"])
+        print_table(console, None, columns, rows, text=["id", "by", *explained[1:], "labels", "metadata"])
 
 
 def versions(result: dict[str, Any], console: Console) -> None:
@@ -155,11 +155,15 @@ def _item_cells(item: dict[str, Any]) -> tuple[Text, Text, Text]:
     return Text(str(item["id"]), style="bold"), _label_cell(item["labels"]), Text(_metadata_text(item["metadata"]))
 
 
-def _explanation_cells(explanation: dict[str, Any]) -> tuple[str, str]:
-    """Return rank and score by another version, and the bits of the largest contributions."""
+def _explanation_cells(explanation: dict[str, Any]) -> tuple[str, str, str]:
+    """Return what orders the first page, rank and score by another version, and the bits that add or take most."""
+    weight, parts = explanation["label_weight"], ""
+    if weight is not None and explanation["page_score"] is not None:
+        labels, similarity = weight * (explanation["labels"] or 0), (1 - weight) * explanation["looks"]
+        parts = f"{labels:.2f} + {similarity:.2f}"
     bits = sorted(enumerate(explanation["bits"]), key=lambda bit: -abs(bit[1]))[:EXPLAINED_BITS]
     other = f"{explanation['other_rank']} ({explanation['other_score']:.4g})"
-    return other, ", ".join(f"{number}: {contribution:+.2g}" for number, contribution in bits)
+    return parts, other, ", ".join(f"{number}: {contribution:+.2g}" for number, contribution in bits)
 
 
 def _value_text(value: Any) -> str:

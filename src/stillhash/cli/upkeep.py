@@ -235,7 +235,7 @@ def forget(
 ) -> None:
     """Remove items, or the votes of a source, so that no file of the collection holds anything of them.
 
-    Their part in what was learnt is taken out exactly, if the collection keeps features. All codes are rewritten.
+    Their part in what was learnt is taken out exactly. All codes are rewritten. The report says what remains.
 
     \b
     Examples:

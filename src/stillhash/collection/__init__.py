@@ -92,8 +92,8 @@ def open(
         others read all items.
     lexical_field : a field of the metadata whose words are indexed, for `lexical_search` and `hybrid_search`; it can be
         changed later by `set_lexical_field`.
-    keep_features : store the features of items too, as float16, which they are rounded to: `forget` is then exact, and
-        so is `reconstruct`. It takes 2 bytes per feature on disk, and learning takes about half as long again.
+    keep_features : store the features of items too, as float16, which they are rounded to, so that `reconstruct`
+        returns them. It takes 2 bytes per feature on disk, and learning takes about half as long again.
     rescore_bits : store a rescoring code of each item, of 1, 2, 4 or 8 bits per feature, by which the first hits can be
         scored again; 0: none. The default is 2, of at most 512 features 4, and 0 with `codes_only` or where `unit_norm`
         is off. For an existing collection it must be its own.

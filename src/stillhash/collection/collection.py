@@ -360,8 +360,8 @@ class Collection(Searchable):
         """Remove items, or all votes of a source, so that no file of the collection holds anything of them.
 
         ids, where : the items, by their ids or by a condition, "all" for every item; with their metadata, pictures and
-            votes, and what was learnt of them. With `keep_features` that is exact: the model is as if it had never
-            seen them.
+            votes, and what was learnt of them: the model is as if it had never seen them. The report says where that
+            is not so, without rescoring codes or with other methods than the default one.
         source : the source of votes.
         snapshots : a folder of snapshots; the report says which of them hold something of this. Remove those yourself.
 

@@ -20,7 +20,7 @@ from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.ranking import Ranking, looks_scores, predict_labels
-from stillhash.numeric.reference import neighbour_labels
+from stillhash.numeric.reference import STORED_WEIGHT, neighbour_labels
 from stillhash.numeric.rescored_page import CANDIDATES, MOST_SIMILAR, RescoredPage, StoredItems, label_vectors
 from stillhash.numeric.validation import Codes, Doubles, Floats
 from stillhash.search.blocks import IdArray
@@ -70,15 +70,22 @@ def _explain_answer(index: Searcher, answer: Answer, page: ExplainedPage, q: int
     ranks = _ranks(index, other_ranking, rows, min(scores), page).tolist()
     looks: list[float | None] = [None] * len(rows)
     labels: list[float | None] = [None] * len(rows)
+    weight: float | None = None
+    page_scores: list[float | None] = [None] * len(rows)
     if ranking.page is not None and page.stored is not None and page.candidates is not None:
-        looks, labels = _rescored_parts(ranking, rows, page.candidates[q], page.stored)
+        weight = float(page.candidates[q].page.strength)
+        looks, labels, page_scores = _rescored_parts(ranking, rows, page.candidates[q], page.stored)
     elif ranking.looks is not None:
         exact_looks = looks_scores(ranking)
         looks = (x @ exact_looks.grid[0] / max(exact_looks.most[0], 1e-30)).tolist()
     if ranking.labels is not None:
         labels = (predict_labels(ranking, codes) @ ranking.labels[0]).tolist()
     explanations = [
-        Explanation(bits, groups[n], n + 1, page.other_version, scores[n], ranks[n], looks[n], labels[n])
+        Explanation(
+            *(bits, groups[n], n + 1, page.other_version, scores[n], ranks[n], looks[n], labels[n]),
+            label_weight=weight,
+            page_score=page_scores[n],
+        )
         for n, bits in enumerate(parts.tolist())
     ]
     hits = [replace(hit, explanation=some) for hit, some in zip(answer.hits, explanations, strict=True)]
@@ -87,14 +94,21 @@ def _explain_answer(index: Searcher, answer: Answer, page: ExplainedPage, q: int
 
 def _rescored_parts(
     ranking: Ranking, rows: NDArray[np.int64], candidates: Candidates, stored: StoredItems
-) -> tuple[list[float | None], list[float | None]]:
-    """Return the cosine of each row with the query, and of their labels; None where labels do not place it."""
+) -> tuple[list[float | None], ...]:
+    """Return the cosine of each row with the query, that of their labels, and the score that orders it on the page.
+
+    The last two are None of rows that they do not place.
+    """
     assert ranking.page is not None
     cosines = ranking.page.rescorer.cosines(ranking.page.queries, stored.rescoring_codes(rows)[None])[0]
-    if not ranking.page.counts_labels(0):
-        return cosines.tolist(), [None] * len(rows)
-    of_row = dict(zip(candidates.ids.tolist(), candidates.page.labels.tolist(), strict=True))
-    return cosines.tolist(), [of_row.get(row) for row in rows.tolist()]
+    page, counts_labels = candidates.page, ranking.page.counts_labels(0)
+    every = zip(candidates.ids, page.labels.tolist(), page.scores.tolist(), page.left_out(), strict=True)
+    parts = {
+        int(row): (labels if counts_labels else None, None if left_out else score)
+        for row, labels, score, left_out in every
+    }
+    of_rows = [parts.get(row, (None, None)) for row in rows.tolist()]
+    return cosines.tolist(), [labels for labels, _ in of_rows], [score for _, score in of_rows]
 
 
 def _ranks(
@@ -155,7 +169,7 @@ class ExplainedLabels(NamedTuple):
 def _page_labels(
     page: RescoredPage, candidates: Candidates, rows: IdArray, codes: Codes, stored: StoredItems
 ) -> ExplainedLabels | None:
-    """Return the labels of one query and its hits as the first page has them; None where labels do not count."""
+    """Return the labels of one query and its hits as the page score has them; None where labels do not count."""
     if page.labels is None or page.regression is None or not page.counts_labels(0):
         return None
     known, own, of_candidates = page.regression.names, stored.labels(rows), stored.labels(candidates.ids)
@@ -164,8 +178,13 @@ def _page_labels(
     query, _ = neighbour_labels(candidates.page.cosines, label_vectors(of_candidates, names), share)
     query *= np.float32(share**0.5)
     query[: len(known)] += page.labels[0]
-    hits = label_vectors(own, names)
-    hits[:, : len(known)] += page.regression.of_codes(codes)
+    hits = label_vectors(own, names) * np.float32(STORED_WEIGHT)
+    predicted = page.regression.of_codes(codes)
+    finalists = np.isin(rows, candidates.ids[candidates.page.tiers == 1])
+    if finalists.any():
+        rescoring_codes = stored.rescoring_codes(rows[finalists])
+        predicted[finalists] = page.regression.of_finalists(codes[finalists], rescoring_codes, page.rescorer)
+    hits[:, : len(known)] += predicted
     return ExplainedLabels(names, query, hits)
 
 

@@ -169,6 +169,9 @@ class Explanation:
     up_votes: int = 0  # on this hit of this very query, which put it first,
     down_votes: int = 0  # or last
     vote_score: float | None = None  # what votes on any items and queries add to the score; None: nothing of their own
+    label_weight: float | None = None  # how much labels count beside similarity on the first page, from 0 to 1
+    # label_weight * labels + (1 - label_weight) * looks, and what votes add: it orders the first page; None elsewhere
+    page_score: float | None = None
 
 
 @dataclass(frozen=True)

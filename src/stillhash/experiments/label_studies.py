@@ -1,17 +1,15 @@
-"""Experiments with labels of stored items: labels that come late, a new class, corrections, and active learning.
+"""Experiments with a collection on disk: late labels, a new class, corrections, active learning, votes, a new encoder.
 
-All run through a collection on disk and the labels that `relabel` gives its items. The first three have default
-settings, and float cosine of the same items and queries is beside them: of raw features or of centred ones, whichever
-is better. A few hundred rows fit the hash functions where there are less than 6,000.
+All search the collection as users do, and all but active learning have default settings. Beside the first three is
+float cosine of the same items and queries: of raw features or of centred ones, whichever is better. A few hundred rows
+fit the hash functions where there are less than 6,000.
 """
 
-import math
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
-from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -20,35 +18,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 import stillhash
-from stillhash.collection import Collection
+from stillhash.collection import Collection, Vote
+from stillhash.collection.learning.encoder_alignment import EncoderIdentity
 from stillhash.collection.learning.trainer import MIN_INIT_ROWS
+from stillhash.collection.ranking import rank_page
+from stillhash.collection.read_view import ReadView
+from stillhash.collection.storage.store import Store
 from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset, RowIndices, RowMask
-from stillhash.experiments.feedback import turned
-from stillhash.experiments.figures import Measure
+from stillhash.experiments.drift import open_stream
 from stillhash.experiments.job import Job
 from stillhash.experiments.metrics import cosine_scores, evaluate, evaluate_hits
 from stillhash.experiments.passes import ROWS_PER_STEP, LabelMatrix, describe_job, replace_labels
-from stillhash.experiments.report_tables import ABSENT, TABLE_MEASURES, mean_cell, plain
-from stillhash.experiments.results import LABEL_STUDY_KINDS, Checkpoint, Run, by_size, grouped
-from stillhash.experiments.tables import TableData
 from stillhash.hashers import DEFAULT_HASHER, Hasher, load
+from stillhash.numeric.labels import Labels
 from stillhash.numeric.ranking import order_rows
-from stillhash.numeric.validation import Floats
+from stillhash.numeric.rescored_page import StoredItems
+from stillhash.numeric.validation import Codes, Floats
 
 COLLECTION_INIT = 3000  # rows that fit the hash functions, as in a collection by default
 LATE_COUNTS = (0, 30, 100, 300, 1000, 3000)  # labels, and all
 CLASS_COUNTS = (0, 30, 300)  # labels of the new class, and all
 CLOSE_COUNTS = (0, 100)  # labels, and all, at which stored items are searched for and whole rankings are measured
 MAP_QUERIES, OWN_ITEMS = 100, 300
-RANKED_AT_ONCE = 256  # queries
+RANKED_AT_ONCE, WHOLE_AT_ONCE = 256, 25  # queries
 SEARCHED_HITS = 10
-HITS_AT_ONCE = 200_000  # of all queries together, which takes about 100 MB
 LABELS_COME = "labels_come"  # a parameter of a run: how labels get into the collection
 CORRECTED_NOISE, LASTING_NOISE, DELETED_ROWS_SHARE = 0.18, 0.2, 0.1
-ITEM_DRAWS, CORRECTION_DRAWS = 3, 4
+HIDDEN = "page without stored labels"
+OLD_ENCODER, ENCODED_AGAIN = "old encoder", "encoded again"
+ITEM_DRAWS, CORRECTION_DRAWS, VOTE_DRAWS, CLICK_DRAWS = 3, 4, 5, 6
 ACTIVE_COUNTS, ACTIVE_ITEMS, ITEMS_PER_ROUND = (0, 100, 300, 1000), 20_000, 50
 RANDOM, SUGGESTED = "random", "suggest_labels"  # choices of the items to label
+NEAR_COSINE = 0.97  # of features to those of a stored item, or of a query
+VOTED_RANKS, FOLLOWED_RANKS = (
+    100,
+    300,
+)  # a vote is on one of the first hits; one that is not followed counts as the next
+CLICK_COUNTS = (0, 30, 100, 300, 1000, 3000)  # queries with clicks
+SEEN_HITS, MAX_CLICKS, CLICK_VOTE = 30, 10, 0.3
+PAIR_COUNTS = (100, 300, 1000, 3000)  # images that both encoders have encoded
 
 Ranker = Callable[[Floats, int], RowIndices]  # queries (m, D) and k -> the numbers of the k best items (m, k)
 Measured = dict[str, float]
@@ -94,16 +103,20 @@ class StudyRows:
         measured = {"precision_10": quality.precision_10, "ndcg_10": quality.ndcg_10}
         return measured | {"a relevant hit": float(relevant.mean())}
 
-    def page_and_items(self, rank: Ranker) -> Measured:
+    def whole(self, rank: Ranker, count: int = MAP_QUERIES) -> Measured:
+        """Measure whole rankings, of the first queries."""
+        hits = rank(self.Q[:count], len(self.X))
+        return {"map": evaluate_hits(hits, self.query_labels[:count], self.Y).map}
+
+    def page_and_items(self, rank: Ranker, whole: Ranker | None = None) -> Measured:
         """Measure the first ten hits, whole rankings, and searches for stored items and for near duplicates of them."""
         rng = np.random.default_rng([self.job.seed, ITEM_DRAWS])
-        ranked = evaluate_hits(rank(self.Q[:MAP_QUERIES], len(self.X)), self.query_labels[:MAP_QUERIES], self.Y)
         items = rng.permutation(len(self.X))[:OWN_ITEMS]
         similar = np.stack([turned(x, rng) for x in self.X[items]])
         own = rank(self.X[items], 1) == items[:, None]
         near = (rank(similar, SEARCHED_HITS) == items[:, None]).any(axis=1)
-        more = {"map": ranked.map, "own item first": float(own.mean()), "near duplicate": float(near.mean())}
-        return self.page(rank) | more
+        more = {"own item first": float(own.mean()), "near duplicate": float(near.mean())}
+        return self.page(rank) | self.whole(whole or rank) | more
 
     def by_class(self, new: int, rank: Ranker) -> Measured:
         """Measure the first ten hits of queries of one class, and of all others."""
@@ -126,14 +139,15 @@ def late_labels(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
     yield rows.record(rows.cosine(rows.page_and_items), method="cosine")
     order = np.random.default_rng(job.seed).permutation(np.flatnonzero(rows.Y.any(axis=1)))
     with rows.stored(rows.Y) as collection:
-        measured = rows.page_and_items(partial(hit_ids, collection))
+        measured = rows.page_and_items(partial(hit_ids, collection), partial(ranked_rows, collection))
         yield rows.record(measured, params={LABELS_COME: "with items"}, labelled=len(order))
     with rows.stored(np.zeros_like(rows.Y)) as collection:
         for start, stop in pairwise([0, *(count for count in LATE_COUNTS if count < len(order)), len(order)]):
             relabel(collection, order[start:stop], rows.Y)
-            close = stop in CLOSE_COUNTS or stop == len(order)
-            measured = (rows.page_and_items if close else rows.page)(partial(hit_ids, collection))
-            yield rows.record(measured, labelled=stop, final=stop == len(order))
+            measure, final = rows.page, stop == len(order)
+            if stop in CLOSE_COUNTS or final:
+                measure = partial(rows.page_and_items, whole=partial(ranked_rows, collection))
+            yield rows.record(measure(partial(hit_ids, collection)), labelled=stop, final=final)
 
 
 def new_class(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
@@ -188,13 +202,19 @@ def make_corrections(Y: LabelMatrix, init_rows: int, rng: np.random.Generator) -
 
 
 def corrections(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
-    """Store items, then correct their labels; beside it, a collection that was right from the start."""
+    """Store items, then correct their labels; beside it, a collection that was right from the start.
+
+    Where wrong labels stay, the last record is of a page that does not see which labels are stored, of both.
+    """
     rows = StudyRows(job, data)
     yield rows.record(rows.cosine(rows.page), method="cosine")
     rng = np.random.default_rng([job.seed, CORRECTION_DRAWS])
     for name, correction in make_corrections(rows.Y, rows.init_rows, rng).items():
+        hidden: list[Measured] = []
         with rows.stored(correction.right, correction.rows) as collection:
             right = rows.page(partial(hit_ids, collection))
+            if not correction.is_applied:
+                hidden.append(rows.page(partial(ranked_rows, collection, with_labels=False)))
         with rows.stored(correction.stored) as collection:
             before = rows.page(partial(hit_ids, collection))
             if correction.is_applied:
@@ -202,9 +222,14 @@ def corrections(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
                 relabel(collection, np.flatnonzero(changed), correction.right)
                 collection.delete(np.setdiff1d(np.arange(len(rows.X)), correction.rows).tolist())
                 collection.flush()
+            else:
+                hidden.append(rows.page(partial(ranked_rows, collection, with_labels=False)))
             after, problems = rows.page(partial(hit_ids, collection)), collection.verify()
         compared = {"before": before["precision_10"], "right": right["precision_10"], "verified": float(not problems)}
         yield rows.record(after | compared, params={"correction": name}) | {"problems": problems}
+        if hidden:
+            compared = {"before": hidden[1]["precision_10"], "right": hidden[0]["precision_10"]}
+            yield rows.record(hidden[1] | compared, params={"correction": f"{name}; {HIDDEN}"})
 
 
 def active(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
@@ -248,21 +273,133 @@ def rank_all(rows: StudyRows, collection: Collection, hasher: Hasher, labelled: 
     return {name: getattr(quality, name) for name in ("map", "precision_10", "ndcg_10")}
 
 
+def feedback(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
+    """Vote on single hits where all items have labels; then click on hits where none has."""
+    rows = StudyRows(job, data)
+    yield rows.record(cast_votes(rows), params={"feedback": "votes"}, labelled=int(rows.Y.any(axis=1).sum()))
+    yield from click(rows)
+
+
+def cast_votes(rows: StudyRows) -> Measured:
+    """Vote on a random hit of every second query, by its true labels: each vote alone, then all; others have none."""
+    rng = np.random.default_rng([rows.job.seed, VOTE_DRAWS])
+    order = rng.permutation(np.flatnonzero(rows.query_labels.any(axis=1)))
+    voting, others = order[::2], order[1::2]
+    pages: dict[str, list[list[RowIndices]]] = {"other hits": [[], []], "a similar query": [[], []]}
+    counts, votes = dict.fromkeys(("liked", "fell", "disliked", "rose"), 0), list[Vote]()
+    with rows.stored(rows.Y) as collection:
+        pages["other queries"] = [[*hit_ids(collection, rows.Q[others], SEARCHED_HITS)]]
+        for number in voting.tolist():
+            query, similar = rows.Q[number], turned(rows.Q[number], rng)
+            pairs = (query, FOLLOWED_RANKS), (similar, SEARCHED_HITS)
+            before, near_before = (hit_ids(collection, some[None], k)[0] for some, k in pairs)
+            rank = int(rng.integers(min(VOTED_RANKS, len(before))))
+            item, up = int(before[rank]), bool((rows.Y[before[rank]] & rows.query_labels[number]).any())
+            votes.append(Vote(query, item, "up" if up else "down", f"user {number}"))
+            collection.feedback_many(votes[-1:])
+            after, near_after = (hit_ids(collection, some[None], k)[0] for some, k in pairs)
+            collection.feedback_many([votes[-1]._replace(vote=0)])
+            new_rank = int(np.flatnonzero(after == item)[0]) if item in after else FOLLOWED_RANKS
+            counts["liked" if up else "disliked"] += 1
+            counts["fell"] += up and new_rank > rank
+            counts["rose"] += not up and new_rank < rank
+            for hits, where in ((before, 0), (after, 1)):
+                pages["other hits"][where].append(hits[hits != item][:SEARCHED_HITS])
+            pages["a similar query"][0].append(near_before)
+            pages["a similar query"][1].append(near_after)
+        collection.feedback_many(votes)
+        pages["other queries"].append([*hit_ids(collection, rows.Q[others], SEARCHED_HITS)])
+    measured = {name: float(count) for name, count in counts.items()}
+    for name, both in pages.items():
+        labels = rows.query_labels[others if name == "other queries" else voting]
+        for when, hits in zip(("before", "after"), both, strict=True):
+            measured[f"{name} {when}"] = evaluate_hits(np.stack(hits), labels, rows.Y).ndcg_10
+    return measured
+
+
+def click(rows: StudyRows) -> Iterator[dict[str, Any]]:
+    """Click the first relevant ones of the first hits of stored items, which have no labels; then measure the queries.
+
+    Users see the hits as they are before anybody clicks.
+    """
+    rng = np.random.default_rng([rows.job.seed, CLICK_DRAWS])
+    items = rng.permutation(np.flatnonzero(rows.Y.any(axis=1)))[: CLICK_COUNTS[-1]]
+    with rows.stored(np.zeros_like(rows.Y)) as collection:
+        seen = hit_ids(collection, rows.X[items], SEEN_HITS + 1)
+        for start, stop in pairwise([0, *(count for count in CLICK_COUNTS if count < len(items)), len(items)]):
+            votes = []
+            for item, hits in zip(items[start:stop].tolist(), seen[start:stop], strict=True):
+                others = hits[hits != item][:SEEN_HITS]
+                relevant = np.flatnonzero((rows.Y[others] & rows.Y[item]).any(axis=1))[:MAX_CLICKS]
+                user = rows.X[item], f"user {item}"
+                votes += [Vote(user[0], int(others[n]), CLICK_VOTE, user[1], n + 1) for n in relevant.tolist()]
+            if votes:
+                collection.feedback_many(votes)
+            measured, final = rows.page(partial(hit_ids, collection)), stop == len(items)
+            yield rows.record(measured, params={"feedback": "clicks"}, labelled=stop, final=final)
+
+
+def align(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
+    """Search items of one encoder by queries of another one, through an alignment by images that both have encoded.
+
+    `new` of the job's params is the other encoder's data: the same images in the same rows, as far as both go. The
+    queries are those of the smaller one; its other images are the items. Beside it are the queries of the first encoder
+    itself, and everything encoded again by the other one.
+    """
+    new = open_stream(job.params["new"])
+    smaller, count = (new if len(new) <= len(data) else data), min(len(data), len(new))
+    if (data.labels[:count] != new.labels[:count]).any():
+        raise InvalidInput(f"new: expected the labels of {data.name} in the same rows, got others in {new.name}")
+    items = np.setdiff1d(np.arange(count), smaller.queries)
+    queries = smaller.queries[:: max(1, len(smaller.queries) // job.queries) if job.queries else 1]
+    old, again = (StudyRows(job, each, (items, queries)) for each in (data, new))
+    chance = float((old.query_labels.astype(np.float32) @ old.Y.T > 0).mean())
+
+    def measured(rows: StudyRows, collection: Collection, encoder: EncoderIdentity | None = None) -> Measured:
+        def translated(Q: Floats) -> Floats:
+            return Q if encoder is None else collection.translate(Q, encoder)
+
+        page = rows.page(lambda Q, k: hit_ids(collection, translated(Q), k))
+        return page | rows.whole(lambda Q, k: ranked_rows(collection, translated(Q), k), len(queries))
+
+    def record(name: str, measured: Measured) -> dict[str, Any]:
+        about = {"dataset": f"{data.name} to {new.name}", "params": {"queries": name}, "chance": chance}
+        return old.record(measured, **about)
+
+    order = np.random.default_rng(job.seed).permutation(len(items))
+    with old.stored(old.Y) as collection:
+        yield record(OLD_ENCODER, measured(old, collection))
+        for pairs in sorted({min(pairs, len(items)) for pairs in PAIR_COUNTS}):
+            both, encoder = np.sort(order[:pairs]), EncoderIdentity(new.name, f"{pairs} pairs", new.dim)
+            explained = collection.align(encoder, again.X[both], old.X[both])["explained"]
+            yield record(f"{pairs:,} images in both", measured(again, collection, encoder) | {"explained": explained})
+    with again.stored(again.Y) as collection:
+        yield record(ENCODED_AGAIN, measured(again, collection))
+
+
 LABEL_STUDIES: dict[str, Callable[[Job, Dataset], Iterator[dict[str, Any]]]] = {
     "late-labels": late_labels,
     "new-class": new_class,
     "corrections": corrections,
     "active": active,
+    "feedback": feedback,
+    "align": align,
 }
 
 
 def study_jobs(
-    study: str, data: str, bits: tuple[int, ...], seeds: int, queries: int, rows: int | None = None
+    study: str,
+    data: str,
+    bits: tuple[int, ...],
+    seeds: int,
+    queries: int | None,
+    rows: int | None = None,
+    **params: Any,
 ) -> list[Job]:
     """Return one job for each length and seed."""
     every = product(range(seeds), bits)
     sizes: dict[str, Any] = {"queries": queries, "rows": rows, "first": COLLECTION_INIT}
-    return [Job(study, data, DEFAULT_HASHER.name, length, seed, **sizes) for seed, length in every]
+    return [Job(study, data, DEFAULT_HASHER.name, length, seed, params, **sizes) for seed, length in every]
 
 
 def cosine_ids(items: Floats, mean: Floats, queries: Floats, k: int) -> RowIndices:
@@ -288,154 +425,45 @@ def _steps(rows: RowIndices) -> Iterator[RowIndices]:
 
 def hit_ids(collection: Collection, queries: Floats, k: int) -> NDArray[np.int64]:
     """Return the ids (m, k) of the first k hits of each query; all are numbers."""
-    at_once = max(1, HITS_AT_ONCE // k)
-    batches = (collection.search(queries[s : s + at_once], k) for s in range(0, len(queries), at_once))
-    return np.array([[hit.id for hit in answer.hits] for answers in batches for answer in answers], np.int64)
+    return np.array([[hit.id for hit in answer.hits] for answer in collection.search(queries, k)], np.int64)
 
 
-# ---- tables; cells are Markdown, which reads as plain text too ----
+class UnlabelledItems(NamedTuple):
+    """What the first page reads of its candidates, as if none had labels now."""
 
-LABEL_STUDY_TEXTS = {  # heading and text, by experiment
-    "late-labels": (
-        "Labels that come late",
-        "Items are stored without labels, in a collection with default settings, and random ones of them are labelled "
-        "later, more from line to line; in the last line all labels came with the items. Float cosine, of raw features "
-        "or of centred ones, whichever is better, is what there is without labels. “No relevant hit” is the share of "
-        "queries without one among the first ten, “own item first” the share of stored items that are their own first "
-        "hit, and “near duplicate” the share that are among the first ten hits of features at a cosine of 0.97 to "
-        "theirs. mAP is of the first 100 queries.",
-    ),
-    "new-class": (
-        "A new class among labelled items",
-        "All items are stored without labels; then all but those of one class are labelled, and more and more of that "
-        "class. Each class is the new one in turn. P@10 of its queries, and of all other queries.",
-    ),
-    "corrections": (
-        "Labels that are corrected",
-        "P@10 before labels are corrected and after, beside a collection that was right from the start. “Verify” is "
-        "the share of collections in which nothing is wrong after it, and what was learnt equals what is computed "
-        "again from what is stored. The first line is of float cosine.",
-    ),
-    "active": (
-        "Labels that are asked for",
-        "Items are stored without labels; in rounds of 50, those that `suggest_labels` chooses get theirs. In "
-        "brackets, the gain over as many random items of the same seed, with its standard error.",
-    ),
-}
-LabelMeasures = dict[str, Measure]
-LATE_MEASURES: LabelMeasures = {
-    **{name: TABLE_MEASURES[name] for name in ("P@10", "nDCG@10", "mAP")},
-    "no relevant hit": lambda at: 1 - at.groups["a relevant hit"],
-    "own item first": lambda at: at.groups.get("own item first"),
-    "near duplicate": lambda at: at.groups.get("near duplicate"),
-}
-ACTIVE_MEASURES = ("P@10", "nDCG@10", "mAP")
-CORRECTION_MEASURES: LabelMeasures = {
-    "before": lambda at: at.groups.get("before"),
-    "corrected": lambda at: at.precision_10,
-    "right from the start": lambda at: at.groups.get("right"),
-    "verify": lambda at: at.groups.get("verified"),
-}
+    items: StoredItems
+
+    def rescoring_codes(self, ids: RowIndices) -> Codes:
+        return self.items.rescoring_codes(ids)
+
+    def labels(self, ids: RowIndices) -> Labels:
+        return Labels(np.zeros(len(ids) + 1, np.int64), np.empty(0, np.int64), [])
 
 
-def study_sections(runs: Iterable[Run]) -> list[dict[str, Any]]:
-    """Return for each experiment of which there are runs its heading, its text and its tables, with titles."""
-    of = grouped(runs, lambda run: run.experiment)
-    sections = []
-    for kind in LABEL_STUDY_KINDS:
-        tables = [
-            table._replace(title=f"{dataset}, {bits} bits{', ' if table.title else ''}{table.title or ''}")
-            for (dataset, bits), some in by_size(of.get(kind, [])).items()
-            for table in STUDY_TABLES[kind](some)
-        ]
-        heading, text = LABEL_STUDY_TEXTS[kind]
-        sections += [{"heading": heading, "text": text, "tables": tables}] if tables else []
-    return sections
+def ranked_rows(collection: Collection, queries: Floats, k: int, *, with_labels: bool = True) -> RowIndices:
+    """Return the rows (m, k) of the first k hits as `search` has them, without making hits: for whole rankings.
+
+    Rows are ids, where all items were stored in order and none was replaced. Without labels the page does not see which
+    labels are stored: those predicted of queries and codes count alone, as much as they would with labelled neighbours.
+    """
+    store = Store(collection.path, writer=False)
+    view = ReadView(store)
+    try:
+        with view.pinned() as snapshot:
+            model, version = snapshot.model, snapshot.version
+            if not with_labels and snapshot.page_items is not None:
+                snapshot = replace(snapshot, page_items=UnlabelledItems(snapshot.page_items))
+                model = model._replace(plain_share=1.0)
+            parts = (queries[s : s + WHOLE_AT_ONCE] for s in range(0, len(queries), WHOLE_AT_ONCE))
+            return np.concatenate([rank_page(store, snapshot, some, k, version, model, None).ids for some in parts])
+    finally:
+        view.close()
+        store.close()
 
 
-def late_tables(runs: Sequence[Run]) -> list[TableData]:
-    """Return a line for cosine, for each number of late labels, and for labels at insertion."""
-    groups = grouped(runs, lambda run: (run.variant.method == "cosine", bool(run.variant.params)))
-    lines = {"float cosine": [run.end for run in groups.get((True, False), [])]}
-    late = grouped((at for run in groups.get((False, False), []) for at in run.checkpoints), lambda at: at.labelled)
-    lines |= {f"{labels:,} late": some for labels, some in late.items()}
-    inserted = [run.end for run in groups.get((False, True), [])]
-    lines |= {f"{at.labelled:,} at insertion": inserted for at in inserted[:1]}
-    return [TableData(None, ["labels", *LATE_MEASURES], _lines(lines, LATE_MEASURES))]
-
-
-def new_class_tables(runs: Sequence[Run]) -> list[TableData]:
-    """Return P@10 of queries of the new class, and of all others: a line for each class, and the mean of them."""
-    measures: LabelMeasures = {"queries of the new class": attrgetter("precision_10"), "other queries": _others}
-    tables = []
-    for title, measure in measures.items():
-        cells: dict[int, dict[float, list[float | None]]] = {}  # by class, then by labels: -1 cosine, infinity all
-        for run in runs:
-            columns = cells.setdefault(int(dict(run.variant.params)["new_class"]), {})
-            for at in run.checkpoints:
-                labels = -1 if run.variant.method == "cosine" else math.inf if at.final else at.labelled or 0
-                columns.setdefault(labels, []).append(measure(at))
-        counts = sorted({labels for columns in cells.values() for labels in columns})
-        names = ["float cosine" if n < 0 else "all late" if n == math.inf else f"{n:,} late" for n in counts]
-        rows = [[str(new), *(_cell(cells[new].get(n, [])) for n in counts)] for new in sorted(cells)]
-        means = [_cell([v for columns in cells.values() for v in columns.get(n, [])], deviation=False) for n in counts]
-        tables.append(TableData(f"P@10 of {title}", ["new class", *names], [*rows, ["mean", *means]]))
-    return tables
-
-
-def correction_tables(runs: Sequence[Run]) -> list[TableData]:
-    """Return a line for cosine, and for each correction."""
-    lines = grouped(runs, lambda run: plain(dict(run.variant.params).get("correction", "float cosine")))
-    ends = {name: [run.end for run in some] for name, some in lines.items()}
-    ordered = {name: ends[name] for name in sorted(ends, key=lambda name: name != "float cosine")}
-    return [TableData(None, ["", *CORRECTION_MEASURES], _lines(ordered, CORRECTION_MEASURES))]
-
-
-def active_tables(runs: Sequence[Run]) -> list[TableData]:
-    """Return a line for each number of labels: random items, and chosen ones with their gain over these."""
-    tables = []
-    for features, some in grouped(runs, lambda run: dict(run.variant.params)["features"]).items():
-        values = {
-            (dict(run.variant.params)["choice"], at.labelled, run.seed): at for run in some for at in run.checkpoints
-        }
-        seeds, lines = sorted({run.seed for run in some}), []
-        for labels in sorted({at.labelled or 0 for run in some for at in run.checkpoints}):
-            cells = [f"{labels:,}"]
-            for measure in ACTIVE_MEASURES:
-                random, chosen = (
-                    np.array([TABLE_MEASURES[measure](values[choice, labels, seed]) for seed in seeds], np.float64)
-                    for choice in (RANDOM, SUGGESTED)
-                )
-                gains = chosen - random
-                error = f" ± {gains.std(ddof=1) / math.sqrt(len(seeds)):.4f}" if len(seeds) > 1 else ""
-                cells += [f"{random.mean():.3f}", f"{chosen.mean():.3f} ({gains.mean():+.4f}{error})" if labels else ""]
-            lines.append(cells)
-        names = [f"{measure}, {which}" for measure in ACTIVE_MEASURES for which in ("random", "chosen")]
-        tables.append(TableData(f"features: {features}", ["labels", *names], lines))
-    return tables
-
-
-STUDY_TABLES: dict[str, Callable[[Sequence[Run]], list[TableData]]] = {
-    "late-labels": late_tables,
-    "new-class": new_class_tables,
-    "corrections": correction_tables,
-    "active": active_tables,
-}
-
-
-def _lines(lines: Mapping[str, Sequence[Checkpoint]], measures: LabelMeasures) -> list[list[str]]:
-    return [
-        [name, *(_cell([measure(at) for at in some]) for measure in measures.values())]
-        for name, some in lines.items()
-        if some
-    ]
-
-
-def _cell(values: Sequence[float | None], deviation: bool = True) -> str:
-    """Return the mean over seeds, with their deviation."""
-    known = [value for value in values if value is not None]
-    return ABSENT if not known else mean_cell(known) if deviation else mean_cell([statistics.fmean(known)])
-
-
-def _others(at: Checkpoint) -> float | None:
-    return at.groups.get("others")
+def turned(query: Floats, rng: np.random.Generator) -> Floats:
+    """Return the query turned in a random direction, to a cosine of NEAR_COSINE."""
+    noise = rng.standard_normal(len(query)).astype(np.float32)
+    noise -= query * (noise @ query) / max(float(query @ query), 1e-30)
+    noise *= np.linalg.norm(query) / np.linalg.norm(noise)
+    return np.asarray(NEAR_COSINE * query + np.sqrt(1 - NEAR_COSINE**2) * noise, np.float32)

@@ -21,7 +21,6 @@ from stillhash.numeric.validation import Codes, Floats
 
 # What tables show: the fields of RankingQuality, with their names there.
 MEASURE_NAMES = {"map": "mAP", "precision_10": "P@10", "precision_100": "P@100", "ndcg_10": "nDCG@10"}
-MEASURE_COLUMNS = " | ".join(f"{name}: {{{field}:.3f}}" for field, name in MEASURE_NAMES.items())  # for format_table
 Scorer = Callable[[slice], Floats]  # some of the queries -> their scores of all items, (m, n) float32
 
 

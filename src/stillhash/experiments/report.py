@@ -19,7 +19,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from stillhash.errors import InvalidInput
-from stillhash.experiments import figures, label_studies, report_tables
+from stillhash.experiments import figures, report_tables, study_tables
 from stillhash.experiments.results import METHOD_STYLES, Run, by_size, by_variant, grouped, read_results
 
 SAME_CODES = ("ohsl", "ohsl-sym", "oasis", "lego")  # Figure 8: similarities learnt over the same fixed codes
@@ -89,8 +89,8 @@ def report(results: Path, out: Path) -> list[Path]:
 def _sections(runs: list[Run], saved: FigureFiles) -> dict[str, Any]:
     """Return the parts of each section of the template; a section without runs is empty."""
     counts = {"methods": len({run.variant.method for run in runs}), "datasets": len({run.dataset for run in runs})}
-    studies = label_studies.study_sections(runs)
-    runs = [run for run in runs if run.experiment not in label_studies.STUDY_TABLES]  # they have no figures
+    studies = study_tables.study_sections(runs)
+    runs = [run for run in runs if run.experiment not in study_tables.STUDY_TABLES]  # they have no figures
     of = grouped(runs, lambda run: run.experiment)
     table, time = of.get("table", []), of.get("time", [])
     look = figures.looks(run.variant for run in runs)

@@ -123,7 +123,8 @@ def fit_alignment(theirs: Floats, ours: Floats) -> tuple[Alignment, float]:
     Z, centred = unit_rows(theirs - their_mean), ours - our_mean
     length = np.float32(np.sqrt(np.einsum("ij,ij->i", centred, centred)).mean())
     T = unit_rows(centred).astype(np.float64)
-    level = T.mean(axis=0)
+    level, their_level = T.mean(axis=0), Z.mean(axis=0)
+    Z -= their_level
     values, vectors = np.linalg.eigh((Z @ Z.T).astype(np.float64))
     values = np.maximum(values, 0)
     rotated = vectors.T @ (T - level)
@@ -134,11 +135,13 @@ def fit_alignment(theirs: Floats, ours: Floats) -> tuple[Alignment, float]:
     for ridge in ridges:
         shrink = values / (values + ridge)
         own = np.square(vectors) @ shrink  # what a pair adds to its own prediction
-        residuals = (T - level - vectors @ (shrink[:, None] * rotated)) / (1 - own)[:, None]
+        free = np.maximum(1 - own - 1 / len(Z), 1e-9)  # 1 / n is what it adds to the mean
+        residuals = (T - level - vectors @ (shrink[:, None] * rotated)) / free[:, None]
         errors.append(float(np.square(residuals).mean()))
     best = int(np.argmin(errors))
     A = Z.T @ (vectors @ (rotated / (values + ridges[best])[:, None])).astype(np.float32)
-    alignment = Alignment(their_mean, np.ascontiguousarray(A * length), our_mean + length * level.astype(np.float32))
+    offset = our_mean + length * (level.astype(np.float32) - their_level @ A)
+    alignment = Alignment(their_mean, np.ascontiguousarray(A * length), offset)
     return alignment, 1 - errors[best] / variance if variance > 0 else 0.0
 
 

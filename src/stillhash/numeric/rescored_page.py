@@ -22,6 +22,8 @@ from stillhash.numeric import kernels
 from stillhash.numeric.kernels import PageCandidates, PageLabels, PageQueries
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.reference import label_vectors as vectors_of_columns
+from stillhash.numeric.reference import labels_of_finalists
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescoring import RescoreQueries, Rescorer
 from stillhash.numeric.validation import Codes, Floats
 
@@ -54,6 +56,13 @@ class LabelRegression:
     def of_codes(self, codes: Codes) -> Floats:
         """Return the labels (n, labels) predicted of short codes, of unit norm."""
         return kernels.predict_labels(codes, self.V, self.v, self.power)
+
+    def of_finalists(self, codes: Codes, rescoring_codes: Codes, rescorer: Rescorer) -> Floats:
+        """Return the labels (n, labels) predicted of both codes of finalists."""
+        levels, corrections = rescorer.levels(rescoring_codes), rescorer.corrections(rescoring_codes)
+        by_levels = kernels.project(levels, self.U) * corrections[:, None] + self.u
+        by_levels = unit_rows(np.maximum(by_levels, 0) ** np.float32(self.power))
+        return labels_of_finalists(self.of_codes(codes), by_levels, rescorer.marked(rescoring_codes))
 
     @cached_property
     def arrays(self) -> PageLabels:

@@ -553,7 +553,7 @@ class CreateCollectionBody(BaseModel):
     source_cap: Annotated[float, Field(description="Votes that one source counts for at most.")] = 1000.0
     filter_fields: Annotated[list[str] | None, Field(description="Fields that filters answer from memory.")] = None
     lexical_field: Annotated[str | None, Field(description="A field whose words are indexed.")] = None
-    keep_features: Annotated[StrictBool, Field(description="Store features too, to forget items exactly.")] = False
+    keep_features: Annotated[StrictBool, Field(description="Store features too, to read them back.")] = False
     rescore_bits: Annotated[
         StrictInt | None,
         Field(description="Bits per feature of rescoring codes; null is 2, or 4 of at most 512 features."),

@@ -133,4 +133,5 @@ def _explained_hit(hit: Any) -> schemas.ExplainedHit:
         version_before=why.other_version,
         looks=why.looks,
         labels=why.labels,
+        label_weight=why.label_weight,
     )

@@ -73,6 +73,7 @@ def explain_hit(collection: Collection, query: PageQuery, options: PageOptions, 
         "hamming_rank": None if hamming is None else _other_rank(hamming, own_hamming),
         "alike": None if why.looks is None else round(100 * max(0.0, why.looks)),
         "labels": None if why.query_labels is None else label_sentence(why, hit.labels),
+        "parts": score_sentence(why),
         "bars": [] if hit.placed == "similarity" else label_bars(why.query_labels or [], why.hit_labels or []),
     }
 
@@ -114,6 +115,18 @@ def label_sentence(why: Explanation, stored: list[Any]) -> str:
         return "No label is known of either."
     of_query, of_hit = (_listed(_texts(some)) if some else "none that is known" for some in (query, hit))
     return f"Other labels: the query seems to have {of_query}, the hit {of_hit}."
+
+
+def score_sentence(why: Explanation) -> str:
+    """Say what labels, similarity and votes gave the hit; nothing where labels do not count, or not for this hit."""
+    if not why.label_weight or why.page_score is None or why.labels is None or why.looks is None:
+        return ""
+    by_labels, by_similarity = why.label_weight * why.labels, (1 - why.label_weight) * why.looks
+    by_votes, weight = why.page_score - by_labels - by_similarity, round(100 * why.label_weight)
+    gave = [f"labels gave {by_labels:.2f}", f"similarity {by_similarity:.2f}"]
+    gave += [f"votes {by_votes:.2f}"] if abs(by_votes) >= 0.005 else []
+    count = f"Labels count {weight} % in this search, similarity {100 - weight} %"
+    return f"{count}: of {why.page_score:.2f}, {_listed(gave)}."
 
 
 def _main_labels(shares: list[LabelShare]) -> list[Any]:
