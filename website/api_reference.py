@@ -42,7 +42,7 @@ PAGES = {
         "Learning methods, with the method names of scikit-learn. All of them have the methods of "
         "[Hasher][stillhash.hashers.Hasher]. [Which to choose](../../method.md).",
         ("stillhash.hashers",),
-        ("Tally", "Hasher", "OnlineHasher", "load", "Tuned", "OHSL", "OHSLSym"),
+        ("Tally", "Hasher", "OnlineHasher", "load", "OHSL", "OHSLSym"),
     ),
     "codes": ApiPage(
         "Codes",

@@ -54,10 +54,9 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
         OnlineHasher,
         OSupH,
         Tally,
-        Tuned,
         load,
     )
-    from stillhash.information import info
+    from stillhash.numeric.extension import info
     from stillhash.search import MIWQ, GpuScan, Hits, Index, NamedHits, NamedIndex, Scan, Searcher, index_for
 
 # Where each name is from. They are imported on first use: most programs need few of them, the command line often none.
@@ -67,8 +66,8 @@ _NAMES = {
     "RepairReport Vote VoteEntry acting_as open repair",
     "errors": "StillhashError",
     "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher MIHash "
-    "OHSLSym OnlineHasher OSupH Tally Tuned load",
-    "information": "info",
+    "OHSLSym OnlineHasher OSupH Tally load",
+    "numeric.extension": "info",
     "search": "MIWQ GpuScan Hits Index NamedHits NamedIndex Scan Searcher index_for",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -130,7 +129,6 @@ __all__ = [
     "Searcher",
     "StillhashError",
     "Tally",
-    "Tuned",
     "Vote",
     "VoteEntry",
     "__version__",

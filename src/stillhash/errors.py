@@ -134,7 +134,7 @@ def report_shortages(target: _Reporting) -> _Reporting:
     """Let a function, or all public methods of a class, raise our errors where memory, handles or threads lack."""
     if isinstance(target, type):
         for name, member in list(vars(target).items()):
-            if not name.startswith("_") and inspect.isfunction(member):
+            if not name.startswith("_") and inspect.isfunction(member) and not inspect.iscoroutinefunction(member):
                 setattr(target, name, report_shortages(member))
         return target
 

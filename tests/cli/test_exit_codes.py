@@ -15,13 +15,13 @@ import pytest
 
 import stillhash as library
 from stillhash import errors
-from stillhash.cli import exit_codes
+from stillhash.cli import output
 from tests.cli.commands import LAUNCHER, stillhash
 from tests.cli.conftest import RunMain
 from tests.support.toys import toy
 
 GUIDE = Path(__file__).parents[2] / "docs" / "shell.md"
-MEANINGS = {each.code: each for each in exit_codes.EXIT_CODES}
+MEANINGS = {each.code: each for each in output.EXIT_CODES}
 
 
 def error_classes(base: type[errors.StillhashError] = errors.StillhashError) -> Iterator[type[errors.StillhashError]]:
@@ -35,16 +35,16 @@ def test_the_table_has_every_error() -> None:
     for error in error_classes():
         row = MEANINGS[error.exit_code]
         assert issubclass(error, getattr(errors, row.error)), error
-    assert len(MEANINGS) == len(exit_codes.EXIT_CODES)
+    assert len(MEANINGS) == len(output.EXIT_CODES)
 
 
 def test_the_table_is_in_the_guide_and_in_the_help() -> None:
     guide = GUIDE.read_text()
-    for each in exit_codes.EXIT_CODES:
+    for each in output.EXIT_CODES:
         name = f"`{each.error}`" if each.error else ""
         assert f"| {each.code} | {name} | {each.meaning} |" in guide
     out = " ".join(stillhash("--help").stdout.split())
-    assert exit_codes.help_text() in out
+    assert output.exit_code_help() in out
 
 
 @pytest.fixture

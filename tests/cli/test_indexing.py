@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 import stillhash
-from stillhash.cli import defaults
+from stillhash.cli import completion
 from stillhash.encoders import ENCODER_NAMES, open_encoder, open_query_encoder
-from stillhash.encoders.chunking import DEFAULT_CHUNK, DEFAULT_OVERLAP
-from stillhash.encoders.documents import MAX_TEXT_BYTES, TEXT_ENCODINGS
+from stillhash.encoders.documents import DEFAULT_CHUNK, DEFAULT_OVERLAP, MAX_TEXT_BYTES, TEXT_ENCODINGS
 from tests.cli.commands import stillhash as run_process
 from tests.cli.test_collection import call, call_json
 from tests.server.live_server import live_server
@@ -47,9 +46,9 @@ def notes(tmp_path: Path) -> Path:
 
 
 def test_defaults_are_those_of_the_library() -> None:
-    assert defaults.CHUNK_WORDS == DEFAULT_CHUNK == 10 * DEFAULT_OVERLAP
-    assert defaults.TEXT_ENCODING_NAMES == TEXT_ENCODINGS and defaults.MAX_TEXT_MIB << 20 == MAX_TEXT_BYTES
-    assert sorted(defaults.ENCODER_PREFIXES) == sorted(
+    assert completion.CHUNK_WORDS == DEFAULT_CHUNK == 10 * DEFAULT_OVERLAP
+    assert completion.TEXT_ENCODING_NAMES == TEXT_ENCODINGS and completion.MAX_TEXT_MIB << 20 == MAX_TEXT_BYTES
+    assert sorted(completion.ENCODER_PREFIXES) == sorted(
         name if ":" not in name else name.partition(":")[0] + ":" for name in ENCODER_NAMES
     )
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import stillhash as library
-from stillhash.cli import defaults
+from stillhash.cli import completion
 from stillhash.cli.main import app
 from stillhash.collection import DEFAULT_BITS
 from stillhash.collection.learning.votes import MAX_LISTED_VOTES
@@ -63,9 +63,9 @@ def test_version_needs_no_extra_and_commands_name_it() -> None:
 
 
 def test_defaults_are_those_of_the_library() -> None:
-    assert defaults.NEW_CODE_BITS == DEFAULT_BITS and library.DEFAULT_HASHER.name == defaults.DEFAULT_METHOD
-    assert defaults.FIXED_CODE_NAMES == FIXED_CODE_METHODS
-    assert sorted(defaults.FIXED_CODE_NAMES + defaults.OTHER_METHOD_NAMES) == sorted(library.METHODS)
-    assert tuple(PRESETS) == defaults.PRESET_NAMES and tuple(ROLES) == defaults.ROLE_NAMES
-    assert defaults.MAX_VOTE_ENTRIES == MAX_LISTED_VOTES
-    assert defaults.MAX_AUDIT_ENTRIES == MAX_ENTRIES and defaults.IMPORT_BATCH == DEFAULT_BATCH
+    assert completion.NEW_CODE_BITS == DEFAULT_BITS and library.DEFAULT_HASHER.name == completion.DEFAULT_METHOD
+    assert completion.FIXED_CODE_NAMES == FIXED_CODE_METHODS
+    assert sorted(completion.FIXED_CODE_NAMES + completion.OTHER_METHOD_NAMES) == sorted(library.METHODS)
+    assert tuple(PRESETS) == completion.PRESET_NAMES and tuple(ROLES) == completion.ROLE_NAMES
+    assert completion.MAX_VOTE_ENTRIES == MAX_LISTED_VOTES
+    assert completion.MAX_AUDIT_ENTRIES == MAX_ENTRIES and completion.IMPORT_BATCH == DEFAULT_BATCH

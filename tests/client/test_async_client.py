@@ -18,7 +18,8 @@ import pytest
 
 import stillhash
 from stillhash import AsyncClient
-from stillhash.client import httpx_connections, urllib3_connections
+from stillhash.client import async_client
+from stillhash.client import client as blocking_client
 from stillhash.client.transport import MAX_POOLED, REQUEST_LINES
 from stillhash.errors import Closed, InvalidInput, Unreachable, WrongType
 from tests.client.awaited_client import CLIENTS
@@ -257,7 +258,7 @@ def test_a_server_that_is_killed_and_started_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 def test_an_answer_that_is_too_large_is_refused(new_client: Any, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that grows when it is unpacked."""
-    for module in (urllib3_connections, httpx_connections):
+    for module in (blocking_client, async_client):
         monkeypatch.setattr(module, "MAX_RESPONSE_BYTES", 1 << 16)
     data = b" " * (1 << 22)
     data = gzip.compress(data) if packed else data

@@ -8,7 +8,7 @@ import pytest
 
 from stillhash.cluster.datasets import MERGEABLE, encode_dataset, learn_dataset
 from stillhash.errors import BadState, Conflict, InvalidInput
-from stillhash.hashers import OHSL, Tally, Tuned
+from stillhash.hashers import LSH, OHSL, Tally
 from stillhash.numeric.validation import Codes
 from tests.cluster.fixtures import MAX_TASKS, PART_ROWS, ROWS, file_contents, fit_tally, label_lists, write_dataset
 from tests.support.toys import Toy, toy
@@ -96,7 +96,7 @@ def test_an_interrupted_run_continues(tmp_path: Path) -> None:
 def test_methods_that_cannot_be_merged_are_refused(tmp_path: Path) -> None:
     sample = toy(300)
     assert MERGEABLE == ["tally"]
-    for method in (OHSL, Tuned):
+    for method in (OHSL, LSH):
         with pytest.raises(InvalidInput, match=r"^hasher"):
             learn_dataset(tmp_path, method(bits=32).fit(*sample))
 

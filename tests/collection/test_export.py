@@ -14,7 +14,7 @@ import stillhash
 from stillhash import Collection
 from stillhash.collection.transfer import export as exporting
 from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
-from stillhash.io.columns import CODE_NAME
+from stillhash.io.rows import CODE_NAME
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.collection.golden import PICTURE
 from tests.collection.test_snapshot import full_disk

@@ -127,7 +127,7 @@ def test_the_first_large_add_shows_what_was_gained(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("method", ["tally", "ohsl", "tuned"])
+@pytest.mark.parametrize("method", ["tally", "ohsl"])
 def test_one_large_add_learns_what_many_learn(tmp_path: Path, method: str) -> None:
     X, Y = toy(900, DIM, 4)
     labels = as_lists(Y)
@@ -156,7 +156,7 @@ def test_steps_are_neither_too_short_nor_too_many() -> None:
     tally = stillhash.Tally(bits=BITS)
     assert step_rows(tally, 1, 50) == MIN_STEP_ROWS and step_rows(tally, 1000, 20_000) == 1000
     assert step_rows(tally, 1000, 10**6) == 10**6 // MAX_STEPS
-    assert step_rows(METHODS["tuned"](bits=BITS), 1, 10**6) == 1  # what it learns depends on its chunks
+    assert step_rows(METHODS["bsodh"](bits=BITS), 1, 10**6) == 1  # what it learns depends on its chunks
 
 
 def test_a_long_curve_is_thinned_and_keeps_alarms() -> None:

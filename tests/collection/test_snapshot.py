@@ -237,7 +237,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pa
     folder, paths = tmp_path_factory.mktemp("templates"), {}
     for name, rows, options in (
         *(("empty", 0, {}), ("waiting", 50, {}), ("fitted", 320, {})),
-        *(("plain", 320, {"codes_see_labels": False}), ("tuned", 320, {"method": "tuned"})),
+        *(("plain", 320, {"codes_see_labels": False}), ("ohsl", 320, {"method": "ohsl"})),
         ("features", 320, {"keep_features": True}),
     ):
         collection, _ = begin(folder / name, rows, **options)
@@ -249,7 +249,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pa
 @pytest.mark.medium
 @pytest.mark.filterwarnings("ignore::stillhash.errors.UnknownField")
 @given(
-    template=st.sampled_from(["empty", "waiting", "fitted", "fitted", "plain", "tuned", "features", "features"]),
+    template=st.sampled_from(["empty", "waiting", "fitted", "fitted", "plain", "ohsl", "features", "features"]),
     tar=st.booleans(),
     steps=STEPS,
 )

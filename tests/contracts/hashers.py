@@ -15,6 +15,7 @@ from stillhash import METHODS, load
 from stillhash.errors import BadState, InvalidInput, NotFitted, StoreFailed, WrongType
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import Hasher, LinearHasher, Tally
+from stillhash.hashers.state import read_state, write_state
 from stillhash.numeric.codes import signs
 from stillhash.numeric.labels import parse_labels
 from tests.support.toys import toy
@@ -173,6 +174,20 @@ def test_damaged_or_foreign_state_is_refused(method: type[Hasher]) -> None:
         other.load(state)
     with pytest.raises(BadState, match=r"^state\b"):
         method.load(state.replace(b'\\"format\\": 1', b'\\"format\\": 9'))
+
+
+def test_parameters_of_earlier_releases_are_read_if_they_mean_the_same(method: type[Hasher]) -> None:
+    hasher = learnt(method)
+    for name, left in method.retired.items():
+        for value in (left, "another"):
+            description, arrays = read_state(hasher.state())
+            description["params"][name] = value
+            earlier = write_state(description, arrays)
+            if value == left:
+                assert method.load(earlier).state() == hasher.state()
+            else:
+                with pytest.raises(BadState, match=name):
+                    method.load(earlier)
 
 
 def test_stored_codes_equal_encode_of_everything_seen(method: type[Hasher]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from stillhash.encoders import pixels
+from stillhash.encoders.base import read_bytes
 
 KINDS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 
@@ -22,7 +23,7 @@ def decode(data: bytes, name: str = "image", **options: Any) -> Image.Image:
 
 
 def read_image(path: str | Path, **options: Any) -> Image.Image:
-    return decode(pixels.read_bytes(path), str(path), **options)
+    return decode(read_bytes(path), str(path), **options)
 
 
 def photo(width: int = 48, height: int = 32, seed: int = 0) -> Image.Image:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stillhash.collection.validation import MAX_METADATA_BYTES
 from stillhash.encoders import split_text
-from stillhash.encoders.chunking import CHUNK_ENDS, MAX_CHUNK_CHARACTERS, WORD_OF_CHUNK
+from stillhash.encoders.documents import CHUNK_ENDS, MAX_CHUNK_CHARACTERS, WORD_OF_CHUNK
 from stillhash.errors import InvalidInput, WrongType
 
 PIECES = st.sampled_from(

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from stillhash.encoders import files, open_encoder
-from stillhash.encoders.files import EncodedFile, content_hash, encode_bytes, encode_files
-from stillhash.encoders.workers import BATCHES_PER_WORKER
+from stillhash.encoders.base import content_key
+from stillhash.encoders.files import BATCHES_PER_WORKER, EncodedFile, encode_bytes, encode_files
 from stillhash.errors import InvalidInput, WrongType
 from tests.encoders.onnx_models import write_model
 from tests.encoders.sample_images import decode, photo, samples, saved
@@ -57,12 +57,12 @@ def test_entries_of_files(paths: list[Path], here: list[EncodedFile]) -> None:
     for n, (path, entry) in enumerate(zip(paths, here, strict=True)):
         if n in BROKEN:
             assert entry.error is not None and entry.error.startswith(f"{path}: ")
-            assert entry == EncodedFile(str(path), None, content_hash(BROKEN[n]), None, None, entry.error)
+            assert entry == EncodedFile(str(path), None, content_key(BROKEN[n]), None, None, entry.error)
         elif n == 40:
             assert entry == EncodedFile(str(path), None, None, None, None, f"{path}: does not exist")
         else:
             assert entry.error is None and entry.features is not None and entry.thumbnail is not None
-            assert entry.size == (20 + 9 * n, 300 - 4 * n) and entry.content == content_hash(path.read_bytes())
+            assert entry.size == (20 + 9 * n, 300 - 4 * n) and entry.content == content_key(path.read_bytes())
             assert max(decode(entry.thumbnail).size) == min(160, max(entry.size))
             np.testing.assert_array_equal(entry.features, encode_bytes(encoder, path.read_bytes()))
 

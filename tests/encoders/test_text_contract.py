@@ -297,6 +297,6 @@ def test_a_missing_library_is_named(
     folder = write_static(tmp_path / "model")
     monkeypatch.setitem(sys.modules, hidden, None)  # importing it fails
     if hidden == "wordllama":
-        monkeypatch.setattr(import_module("stillhash.encoders.static"), "find_spec", lambda _: None)
+        monkeypatch.setattr(import_module("stillhash.encoders.text_models"), "find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=rf"{hidden}.*pip install .*'stillhash\[{extra}\]'"):
         open_encoder(name.format(folder))

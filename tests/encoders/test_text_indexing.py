@@ -20,8 +20,7 @@ from stillhash.encoders import (
     open_encoder,
     open_query_encoder,
 )
-from stillhash.encoders.indexing import MAX_BROKEN
-from stillhash.encoders.texts import COMMIT_CHUNKS
+from stillhash.encoders.indexing import COMMIT_CHUNKS, MAX_BROKEN
 from stillhash.errors import Conflict, InvalidInput
 
 WORDS = open_encoder("words")

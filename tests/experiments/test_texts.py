@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from stillhash.cli.defaults import CORPUS_NAMES
+from stillhash.cli.completion import CORPUS_NAMES
 from stillhash.cli.main import app
 from stillhash.encoders import open_encoder
 from stillhash.errors import Conflict, InvalidInput, MissingExtra

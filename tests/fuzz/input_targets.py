@@ -15,7 +15,7 @@ import numpy as np
 from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.learning.votes import check_votes
 from stillhash.collection.validation import FeatureInput, check_items, check_query, check_rows
-from stillhash.encoders import image_headers, pixels
+from stillhash.encoders import pixels
 from stillhash.io import count_rows, read_blocks, read_chunks, read_queries
 from stillhash.server.bodies import _parse_lines, _parse_rows
 from stillhash.server.pages.queries import parse_vector
@@ -137,7 +137,7 @@ def run_image(data: bytes) -> None:
 
 def run_image_header(data: bytes) -> None:
     """Read a header alone; a malformed one raises what the module documents."""
-    header = image_headers.read_header(data)
+    header = pixels.read_header(data)
     assert len(header.size) == 2 and header.passes >= 0
 
 

@@ -71,11 +71,10 @@ def test_features_of_huge_norm_and_low_rank_have_a_w() -> None:
     assert np.isfinite(W).all()
 
 
-@pytest.mark.parametrize("scale", ["corrected", "script"])
-def test_it_is_the_published_chunk_step(scale: Any) -> None:
+def test_it_is_the_published_chunk_step() -> None:
     """Two chunks again, from the description, with the full similarity matrix."""
     X, Y = toy(260, dim=20)
-    hasher = BSODH(bits=16, scale=scale).fit(X[:100]).partial_fit(X[:150], Y[:150])
+    hasher = BSODH(bits=16).fit(X[:100]).partial_fit(X[:150], Y[:150])
     W = hasher.W_.astype(np.float64)
     hasher.partial_fit(X[150:], Y[150:])
 
@@ -88,7 +87,7 @@ def test_it_is_the_published_chunk_step(scale: Any) -> None:
     for i in range(len(Bs)):
         if similar[i].any():
             Bs[i] = Be[similar[i].argmax()]
-    P = 16 * S @ Be + 0.5 * new @ W if scale == "corrected" else 256 * S @ Be + new @ W
+    P = 16 * S @ Be + 0.5 * new @ W
     for r in range(16):
         others = [k for k in range(16) if k != r]
         Bs[:, r] = np.where(P[:, r] - Bs[:, others] @ (Be[:, others].T @ Be[:, r]) >= 0, 1, -1)
@@ -219,7 +218,6 @@ def test_share_label_is_an_intersection_of_sets() -> None:
         {"eta_s": 0},
         {"eta_d": -0.1},
         {"eta_d": float("nan")},
-        {"scale": "published"},
         {"memory": 0},
         {"memory": 1.5},
         {"random_state": -1},

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stillhash.errors import BadState, InvalidInput, WrongType
 from stillhash.experiments.metrics import evaluate
-from stillhash.hashers.hmoh import HMOH, perceptron, rbf
+from stillhash.hashers.hmoh import HMOH, perceptron
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.labels import parse_labels
 from tests.support.toys import toy
@@ -89,10 +89,8 @@ def test_labelled_rows_make_codes_stale_and_others_do_not() -> None:
         {},
         {"merge": "sum_lsh"},
         {"capacity": 1},
-        {"kernel": "rbf"},
-        {"kernel": "rbf", "anchors": 40, "merge": "sum_lsh"},
-        {"kernel": "rbf", "anchors": 1000, "unit_norm": False, "center": False},
         {"unit_norm": False},
+        {"unit_norm": False, "center": False},
     ],
 )
 def test_every_variant_learns_and_round_trips(params: dict[str, Any]) -> None:
@@ -108,14 +106,13 @@ def test_every_variant_learns_and_round_trips(params: dict[str, Any]) -> None:
     assert again.encode(X).tobytes() == hasher.encode(X).tobytes()
 
 
-@pytest.mark.parametrize("params", [{}, {"kernel": "rbf", "anchors": 50}])
-def test_labels_that_come_late_get_the_same_rows_however_the_stream_is_cut(params: dict[str, Any]) -> None:
+def test_labels_that_come_late_get_the_same_rows_however_the_stream_is_cut() -> None:
     X, Y = toy()
     order = np.argsort(Y[:, 0] + 2 * Y[:, 1], kind="stable")  # the first two columns come last
     X, Y = X[order], Y[order]
     states = []
     for chunk in (1, 97, 1200):
-        hasher = HMOH(bits=32, **params).fit(X[:300])
+        hasher = HMOH(bits=32).fit(X[:300])
         for s in range(0, 1200, chunk):
             hasher.partial_fit(X[s : s + chunk], Y[s : s + chunk])
         states.append((list(hasher.targets_.names), hasher.encode(X).tobytes()))
@@ -123,33 +120,14 @@ def test_labels_that_come_late_get_the_same_rows_however_the_stream_is_cut(param
     assert states[0][0] != sorted(states[0][0])
 
 
-def test_the_kernel_is_the_gaussian_of_the_distance_to_anchors() -> None:
-    X, _ = toy()
-    hasher = HMOH(bits=16, kernel="rbf", anchors=50).fit(X[:300])
-    x, a = hasher.prepare(X).astype(np.float64), hasher.anchors_.T.astype(np.float64)
-    assert all((x[:300] == anchor).all(axis=1).any() for anchor in a) and len(a) == 50
-    squares = ((x[:, None] - a) ** 2).sum(axis=2)
-    assert hasher.eta_ == pytest.approx(squares[:300][squares[:300] > 0].mean() / 6, rel=1e-5)
-    expected = np.exp(-squares / (2 * hasher.eta_))
-    np.testing.assert_allclose(rbf(hasher.prepare(X), hasher.anchors_, hasher.eta_), expected, atol=1e-5)
-
-
-def test_a_kernel_needs_rows_that_differ() -> None:
-    with pytest.raises(InvalidInput, match=r"^X\b"):
-        HMOH(bits=16, kernel="rbf").fit(np.ones((10, 4)))
-
-
 def test_state_of_other_shapes_is_refused() -> None:
     X, Y = toy(100)
-    hasher = HMOH(bits=16, kernel="rbf").fit(X).partial_fit(X, Y)
-    for name, spoilt in (("A_", hasher.A_[1:]), ("W_", hasher.W_[:, 1:]), ("anchors_", hasher.anchors_[1:])):
+    hasher = HMOH(bits=16).fit(X).partial_fit(X, Y)
+    for name, spoilt in (("A_", hasher.A_[1:]), ("W_", hasher.W_[:, 1:])):
         bad = HMOH.load(hasher.state())
         setattr(bad, name, spoilt)
         with pytest.raises(BadState, match=name.rstrip("_")):
             HMOH.load(bad.state())
-    hasher.eta_ = 0.0
-    with pytest.raises(BadState, match="eta"):
-        HMOH.load(hasher.state())
 
 
 @pytest.mark.parametrize(
@@ -159,9 +137,6 @@ def test_state_of_other_shapes_is_refused() -> None:
         ({"capacity": 0}, InvalidInput),
         ({"capacity": 2**14 + 1}, InvalidInput),
         ({"capacity": 2.5}, WrongType),
-        ({"kernel": "linear"}, InvalidInput),
-        ({"anchors": 0}, InvalidInput),
-        ({"anchors": "many"}, WrongType),
         ({"random_state": -1}, InvalidInput),
     ],
 )

@@ -122,9 +122,6 @@ def test_switched_off_pre_processing_leaves_features_alone() -> None:
         {"C": "big"},
         {"target_factor": 0},
         {"target_factor": 1.5},
-        {"norm_power": 3},
-        {"init": "magic"},
-        {"merge": "sum"},
         {"random_state": -1},
     ],
 )
@@ -133,11 +130,10 @@ def test_bad_parameters_are_named(params: dict[str, Any]) -> None:
         OHSL(bits=16, **params).fit(toy(50).X)
 
 
-@pytest.mark.parametrize("params", [{"norm_power": 1}, {"init": "lsh"}, {"merge": "hmoh"}, {"target_factor": 1}])
-def test_every_variant_learns(params: dict[str, Any]) -> None:
+def test_short_target_codes_teach_too() -> None:
     X, Y = toy()
-    hasher = OHSL(bits=32, **params).fit(X[:300]).partial_fit(X, Y)
-    plain = OHSL(bits=32, **params).fit(X[:300])
+    hasher = OHSL(bits=32, target_factor=1).fit(X[:300]).partial_fit(X, Y)
+    plain = OHSL(bits=32, target_factor=1).fit(X[:300])
     after = evaluate(hasher.weigh(X[:100]), hasher.encode(X), Y[:100], Y).map
     assert after > evaluate(plain.weigh(X[:100]), plain.encode(X), Y[:100], Y).map
     assert OHSL.load(hasher.state()).state() == hasher.state()

@@ -13,17 +13,15 @@ from numpy.typing import NDArray
 from stillhash import PCAITQ
 from stillhash.errors import BadState, InvalidInput, NotFitted, WrongType
 from stillhash.experiments.metrics import evaluate
-from stillhash.hashers.ohweu import OHWEU, STEP_RULES, Rule, learn
+from stillhash.hashers.ohweu import OHWEU, learn
 from stillhash.numeric.codes import signs
 from stillhash.numeric.labels import parse_labels
 from stillhash.numeric.targets import TargetCodes
 from tests.support.toys import toy
 
-RULES = list(STEP_RULES)
 
-
-def literal(U: NDArray[Any], X: NDArray[Any], G: NDArray[Any], C: float, rule: Rule) -> NDArray[np.float64]:
-    """One row and one bit at a time, as the rules are written."""
+def literal(U: NDArray[Any], X: NDArray[Any], G: NDArray[Any], C: float) -> NDArray[np.float64]:
+    """One row and one bit at a time, as the rule is written."""
     U = U.copy()
     for x, g in zip(X.astype(np.float64), G, strict=True):
         square = x @ x
@@ -31,19 +29,15 @@ def literal(U: NDArray[Any], X: NDArray[Any], G: NDArray[Any], C: float, rule: R
             continue
         for k in range(len(g)):
             margin = g[k] * (U[:, k] @ x)
-            tau = min(C, (1 - margin) / square if rule == "pa1" else 1 - margin / square)
-            if rule != "script":
-                tau = max(0.0, tau)
-            U[:, k] += tau * g[k] * x
+            U[:, k] += max(0.0, min(C, 1 - margin / square)) * g[k] * x
     return U
 
 
-@pytest.mark.parametrize("rule", RULES)
 @settings(max_examples=25)
 @given(
     st.integers(1, 150), st.integers(1, 30), st.integers(1, 9), st.sampled_from([0.5, 1.0, 6.0]), st.integers(0, 2**32)
 )
-def test_blocks_equal_the_literal_loop(rule: Rule, n: int, dim: int, length: int, norm: float, seed: int) -> None:
+def test_blocks_equal_the_literal_loop(n: int, dim: int, length: int, norm: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, dim))
     X = (X * norm / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
@@ -51,36 +45,29 @@ def test_blocks_equal_the_literal_loop(rule: Rule, n: int, dim: int, length: int
     G = np.where(rng.random((n, length)) < 0.5, 1, -1).astype(np.int8)
     U = rng.standard_normal((dim, length))
     before = U.copy()
-    expected = literal(U, X, G, 0.1, rule)
-    np.testing.assert_allclose(learn(U, X, G, 0.1, rule), expected, rtol=1e-9, atol=1e-9)
+    expected = literal(U, X, G, 0.1)
+    np.testing.assert_allclose(learn(U, X, G, 0.1), expected, rtol=1e-9, atol=1e-9)
     np.testing.assert_array_equal(U, before)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_it_is_the_method_sample_by_sample(rule: Rule) -> None:
+def test_it_is_the_method_sample_by_sample() -> None:
     X, Y = toy(200)
-    start = OHWEU(bits=16, rule=rule).fit(X[:100])
-    hasher = OHWEU(bits=16, rule=rule).fit(X[:100]).partial_fit(X, Y)
+    start = OHWEU(bits=16).fit(X[:100])
+    hasher = OHWEU(bits=16).fit(X[:100]).partial_fit(X, Y)
     x = start.prepare(X)
-    G = TargetCodes(16, merge="sum_lsh")(parse_labels(Y, 200))
+    G = TargetCodes(16)(parse_labels(Y, 200))
     fixed = np.where(x @ start.W_ + start.t_ >= 0, 1.0, -1.0)
-    Qp, Vp = literal(start.Qp_, x, G, 0.1, rule), literal(start.Vp_, fixed, G, 0.1, rule)
+    Qp, Vp = literal(start.Qp_, x, G, 0.1), literal(start.Vp_, fixed, G, 0.1)
     np.testing.assert_allclose(hasher.Qp_, Qp, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(hasher.Vp_, Vp, rtol=1e-9, atol=1e-9)
     np.testing.assert_array_equal(signs(hasher.encode(X), 16), np.where(fixed @ Vp >= 0, 1, -1))
     np.testing.assert_array_equal(hasher.weigh(X), np.where(x @ Qp >= 0, 1, -1))
 
 
-def test_an_uncapped_step_reaches_its_margin() -> None:
-    """The squared norm by the script's rules, 1 by pa1; only the script pulls a margin beyond it back."""
+def test_an_uncapped_step_reaches_its_margin_and_none_goes_back() -> None:
     x, g = np.array([[1.0, 2.0, 2.0]], np.float32), np.ones((1, 1), np.int8)
     below, beyond = np.zeros((3, 1)), 2 * x.T.astype(np.float64)  # margins 0 and 18, |x|^2 = 9
-    margins = {rule: [(x @ learn(U, x, g, 1e9, rule)).item() for U in (below, beyond)] for rule in STEP_RULES}
-    assert margins == {
-        "script_clamped": [pytest.approx(9), 18],
-        "script": [pytest.approx(9), pytest.approx(9)],
-        "pa1": [pytest.approx(1), 18],
-    }
+    assert [(x @ learn(U, x, g, 1e9)).item() for U in (below, beyond)] == [pytest.approx(9), 18]
 
 
 def test_projections_start_at_random_with_unit_columns() -> None:
@@ -131,18 +118,17 @@ def test_refresh_checks_what_it_is_given() -> None:
             call()
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_learning_beats_its_unlearnt_state(rule: Rule) -> None:
+def test_learning_beats_its_unlearnt_state() -> None:
     X, Y = toy(3000)
     queries, answers = toy(200, seed=5)
-    hasher = OHWEU(bits=32, rule=rule).fit(X[:300])
+    hasher = OHWEU(bits=32).fit(X[:300])
     before = evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map
     for s in range(0, 3000, 500):
         hasher.partial_fit(X[s : s + 500], Y[s : s + 500])
     assert evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map > before + 0.2
 
 
-@pytest.mark.parametrize("params", [{"rule": "script"}, {"rule": "pa1", "C": 1}, {"unit_norm": False, "center": False}])
+@pytest.mark.parametrize("params", [{"C": 1}, {"unit_norm": False, "center": False}])
 def test_every_variant_round_trips_and_learns_on(params: dict[str, Any]) -> None:
     X, Y = toy()
     hasher = OHWEU(bits=24, **params).fit(X[:300]).partial_fit(X[:600], Y[:600])
@@ -169,7 +155,6 @@ def test_state_of_other_shapes_is_refused() -> None:
         ({"C": 0}, InvalidInput),
         ({"C": float("nan")}, InvalidInput),
         ({"C": "big"}, WrongType),
-        ({"rule": "pa2"}, InvalidInput),
         ({"random_state": 1.5}, WrongType),
     ],
 )

@@ -19,7 +19,7 @@ from langchain_core.indexing import InMemoryRecordManager, aindex, index
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from stillhash.integrations.langchain import StillhashVectorStore
-from stillhash.integrations.langchain.diversity import select_diverse
+from stillhash.integrations.langchain.document_collection import select_diverse
 from stillhash.integrations.langchain.documents import stored_metadata, to_document
 from tests.integrations.word_embeddings import FRUIT, WordVectors, labelled_texts
 

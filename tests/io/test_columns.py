@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from stillhash.errors import InvalidInput
 from stillhash.io import ColumnNames, LazyChunk, read_chunks, scan_chunks
 from stillhash.io.arrays import array_rows
-from stillhash.io.columns import Columns
-from stillhash.io.lazy_chunks import check_vector
-from stillhash.io.parquet import parquet_rows
-from stillhash.io.rows import Row
+from stillhash.io.arrow import parquet_rows
+from stillhash.io.rows import Columns, Row, check_vector
 
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("pyarrow.parquet", reason="pyarrow has no Parquet")

@@ -17,9 +17,9 @@ def sample(n: int, dim: int, length: int, norm: float, seed: int) -> tuple[np.nd
     return X, np.where(rng.random((n, length)) < 0.5, 1, -1).astype(np.int8)
 
 
-def literal(X: np.ndarray, G: np.ndarray, C: float, power: int) -> np.ndarray:
+def literal(X: np.ndarray, G: np.ndarray, C: float) -> np.ndarray:
     Ut = np.zeros((X.shape[1], G.shape[1]))
-    reference.passive_aggressive_literal(Ut, X.astype(np.float64), G, C, power)
+    reference.passive_aggressive_literal(Ut, X.astype(np.float64), G, C, 2)
     return Ut.T
 
 
@@ -27,7 +27,7 @@ def literal(X: np.ndarray, G: np.ndarray, C: float, power: int) -> np.ndarray:
 @pytest.mark.parametrize(("dtype", "limit"), [(np.float64, 1e-12), (np.float32, 1e-5)])
 def test_equals_the_literal_loop(lanes: str, norm: float, dtype: type, limit: float) -> None:
     X, G = sample(300, 200, 96, norm, seed=int(norm))
-    expected = literal(X, G, 0.01, 2)
+    expected = literal(X, G, 0.01)
     U = np.zeros((96, 200), dtype, order="F")
     kernels.passive_aggressive(U, X.astype(dtype), G, 0.01)
     assert np.abs(U - expected).max() <= limit * np.abs(expected).max()
@@ -39,18 +39,16 @@ def test_equals_the_literal_loop(lanes: str, norm: float, dtype: type, limit: fl
     st.integers(1, 90),
     st.integers(1, 130),
     st.sampled_from([0.5, 3.0, 20.0]),
-    st.sampled_from([1, 2]),
     st.integers(0, 2**32),
 )
-def test_any_shape_equals_the_literal_loop(n: int, dim: int, length: int, norm: float, power: int, seed: int) -> None:
-    norm = norm if power == 2 else 0.5  # beyond norm 1 the printed step overshoots and multiplies rounding errors
+def test_any_shape_equals_the_literal_loop(n: int, dim: int, length: int, norm: float, seed: int) -> None:
     X, G = sample(n, dim, length, norm, seed)
     X[:: max(2, n // 3)] = 0  # rows that teach nothing
-    expected = literal(X, G, 0.05, power)
+    expected = literal(X, G, 0.05)
     for lanes in kernels.available():
         with kernels.using(lanes):
             U = np.zeros((length, dim), np.float64, order="F")
-            kernels.passive_aggressive(U, X, G, 0.05, power)
+            kernels.passive_aggressive(U, X, G, 0.05)
         assert np.abs(U - expected).max() <= 1e-10 * max(1, np.abs(expected).max()), lanes
 
 

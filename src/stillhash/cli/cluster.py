@@ -12,8 +12,7 @@ from typing import Annotated
 from typer import Argument, Option, Typer
 
 from stillhash.cli import cluster_shards
-from stillhash.cli.completion import one_of
-from stillhash.cli.defaults import ENCODER_PREFIXES, NEW_CODE_BITS, PORT
+from stillhash.cli.completion import ENCODER_PREFIXES, NEW_CODE_BITS, PORT, one_of
 from stillhash.cli.options import BITS_HELP, CodesSeeLabels, optional_module
 from stillhash.cli.output import AsJson, answer, count_of, progress_bar, status_line
 from stillhash.cli.serve import (

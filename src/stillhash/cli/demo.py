@@ -6,8 +6,7 @@ from typing import Annotated
 from typer import Option, Typer
 
 import stillhash
-from stillhash.cli.completion import one_of
-from stillhash.cli.defaults import DEFAULT_METHOD, PORT
+from stillhash.cli.completion import DEFAULT_METHOD, PORT, one_of
 from stillhash.cli.options import optional_module
 from stillhash.cli.output import AsJson, answer
 from stillhash.cli.serve import announce

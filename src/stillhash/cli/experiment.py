@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 import stillhash
-from stillhash.cli.completion import one_of, some_of
-from stillhash.cli.defaults import CORPUS_NAMES, FIXED_CODE_NAMES, OTHER_METHOD_NAMES, PRESET_NAMES
+from stillhash.cli.completion import CORPUS_NAMES, FIXED_CODE_NAMES, OTHER_METHOD_NAMES, PRESET_NAMES, one_of, some_of
 from stillhash.cli.options import optional_module
 from stillhash.cli.output import AsJson, answer, progress_bar, status_line
 from stillhash.errors import InvalidInput

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.completion import one_of
-from stillhash.cli.defaults import (
+from stillhash.cli.completion import (
     CHUNK_WORDS,
     ENCODER_PREFIXES,
     INDEX_KINDS,
@@ -20,15 +19,9 @@ from stillhash.cli.defaults import (
     NEW_CODE_BITS,
     STORE_FILE,
     TEXT_ENCODING_NAMES,
+    one_of,
 )
-from stillhash.cli.options import (
-    BITS_HELP,
-    ENCODER_HELP,
-    FILES_PANEL,
-    CodesSeeLabels,
-    CollectionPath,
-    Workers,
-)
+from stillhash.cli.options import BITS_HELP, ENCODER_HELP, FILES_PANEL, CodesSeeLabels, CollectionPath, Workers
 from stillhash.cli.output import AsJson, answer, note, progress_bar, status_line
 from stillhash.errors import InvalidInput
 
@@ -176,7 +169,7 @@ def _index_images(folder: Path, target: _Target, encoder: str, labels: str, work
 
 def _index_texts(documents: Any, target: _Target, encoder: str, chunks: tuple[int, int], as_json: bool) -> None:
     from stillhash.encoders import index_documents, open_encoder
-    from stillhash.encoders.chunking import check_chunks
+    from stillhash.encoders.documents import check_chunks
 
     opened = open_encoder(encoder)
     if not opened.has_text:

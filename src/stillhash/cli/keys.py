@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option, Typer
 
-from stillhash.cli.completion import one_of
-from stillhash.cli.defaults import ROLE_NAMES
+from stillhash.cli.completion import ROLE_NAMES, one_of
 from stillhash.cli.options import optional_module
 from stillhash.cli.output import AsJson, answer, note
 

@@ -1,4 +1,7 @@
-"""Commands for learning: one command per method of `Collection`, without logic."""
+"""Commands for learning: labels, votes, versions of the model, and how good they are on the same stored items.
+
+Each is a method of `Collection`, without logic.
+"""
 
 import sys
 from dataclasses import asdict
@@ -9,20 +12,33 @@ from typer import Argument, Option, Typer
 
 import stillhash
 from stillhash.cli import completion
-from stillhash.cli.defaults import MAX_VOTE_ENTRIES
-from stillhash.cli.options import QUERY_HELP, ChunkRows, CollectionPath, LabelsFile, RowsFile, current_version
+from stillhash.cli.completion import MAX_VOTE_ENTRIES
+from stillhash.cli.options import (
+    QUERY_HELP,
+    ChunkRows,
+    CollectionPath,
+    LabelsFile,
+    ModelVersion,
+    RowsFile,
+    current_version,
+)
 from stillhash.cli.output import AsJson, answer, count_of, for_each_chunk
+from stillhash.cli.searching import parse_version
 from stillhash.errors import InvalidInput
 
 if TYPE_CHECKING:
     from stillhash.io import Chunk
 
-app = Typer()
 LEARNING_PANEL = "Collections: learning"
 VOTED_HELP = """Ids of hits; or, without --vector, a file with one vote a line: \
 '{"query": [0.1, 0.2], "id": "a", "vote": "up", "source": "ann", "position": 9}', '-' for stdin; "query_id", a stored \
 item, may stand for "query"."""
 SAMPLE_HELP = "Sample of rows, as for add; default: the items."
+ONE_HELP = "The one version: a number, 0 for before learning, or hamming."
+OTHER_HELP = "The other version; by default the current one."
+
+
+app = Typer()
 
 SampleFile = Annotated[Path | None, Argument(metavar="FILE", help=SAMPLE_HELP)]
 VersionArgument = Annotated[
@@ -245,3 +261,59 @@ def rollback(path: CollectionPath, version: VersionArgument, as_json: AsJson = F
         current = collection.rollback(version)
     text = f"version {current} is current, with the results of version {version}"
     answer({"version": current, "rollback_to": version}, as_json, text)
+
+
+ProbeQueries = Annotated[int, Option(min=1, help="Items that are queries.")]
+ProbeItems = Annotated[int, Option(min=10, help="Items that they rank.")]
+OneVersion = Annotated[str, Argument(metavar="ONE", help=ONE_HELP, autocompletion=completion.versions_or_hamming)]
+OtherVersion = Annotated[
+    str | None, Argument(metavar="OTHER", help=OTHER_HELP, autocompletion=completion.versions_or_hamming)
+]
+
+
+@app.command(rich_help_panel=LEARNING_PANEL)
+def probe(
+    path: CollectionPath,
+    version: ModelVersion = None,
+    queries: ProbeQueries = 100,
+    items: ProbeItems = 2000,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a version of the model on stored items, with its gain, and for each label, the worst first.
+
+    \b
+    Examples:
+      stillhash probe films
+      stillhash probe films --version 3 --json
+    """
+    from stillhash.cli import result_tables
+
+    with stillhash.open(path, read_only=True) as collection:
+        report = collection.probe(parse_version(version), queries=queries, items=items)
+    answer(asdict(report), as_json, result_tables.probe)
+
+
+@app.command(rich_help_panel=LEARNING_PANEL)
+def compare(
+    path: CollectionPath,
+    one: OneVersion,
+    other: OtherVersion = None,
+    queries: ProbeQueries = 100,
+    items: ProbeItems = 2000,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two versions of the model on the same stored queries: what differs, what is gained and lost.
+
+    \b
+    Examples:
+      stillhash compare films 0
+      stillhash compare films 3 7 --json
+    """
+    from stillhash.cli import result_tables
+
+    versions = [parse_version(text) for text in (one, other)]
+    if versions[0] is None:
+        raise InvalidInput("ONE: expected a version, got none")
+    with stillhash.open(path, read_only=True) as collection:
+        comparison = collection.compare_versions(versions[0], versions[1], queries=queries, items=items)
+    answer(asdict(comparison), as_json, result_tables.comparison)

@@ -13,38 +13,26 @@ import typer.main
 
 from stillhash.cli import (
     cluster,
-    collection,
     completion,
     demo,
-    duplicates,
-    exit_codes,
     experiment,
-    facets,
-    forgetting,
-    importing,
     indexing,
     items,
     keys,
-    labels,
     learning,
-    lexical,
-    mcp,
-    probing,
     searching,
     serve,
     upkeep,
 )
-from stillhash.cli.output import print_error
+from stillhash.cli.output import FAILURE, INTERRUPTED, USAGE, exit_code_help, print_error
 from stillhash.errors import StillhashError, report_shortages
 
 BEGIN = "To begin: stillhash demo. Or: stillhash index PHOTOS gallery, then stillhash serve gallery."
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of typer's own copy of it
 
-app = typer.Typer(epilog=f"{BEGIN}\n\n{exit_codes.help_text()}", no_args_is_help=True, pretty_exceptions_enable=False)
-BULK_MODULES = (importing, indexing)
-ITEM_MODULES = (collection, items, labels, searching, duplicates, facets, *BULK_MODULES)
+app = typer.Typer(epilog=f"{BEGIN}\n\n{exit_code_help()}", no_args_is_help=True, pretty_exceptions_enable=False)
 COMMAND_GROUPS = {"keys": keys, "cluster": cluster, "experiment": experiment}
-for module in (demo, *ITEM_MODULES, learning, probing, upkeep, lexical, forgetting, serve, mcp):
+for module in (demo, items, searching, indexing, learning, upkeep, serve):
     app.registered_commands += module.app.registered_commands
 for name, group in COMMAND_GROUPS.items():
     app.add_typer(group.app, name=name)
@@ -89,10 +77,10 @@ def run() -> None:
         code = error.exit_code
     except USAGE_ERROR as error:
         print_error("UsageError", getattr(error, "format_message", error.__str__)(), as_json)
-        code = exit_codes.USAGE
+        code = USAGE
     except typer.Abort:
         print_error("Interrupted", "stopped at a question", as_json)
-        code = exit_codes.FAILURE
-    if code == exit_codes.INTERRUPTED and as_json:
+        code = FAILURE
+    if code == INTERRUPTED and as_json:
         print_error("Interrupted", "stopped by Ctrl-C", as_json)
     sys.exit(code)

@@ -1,11 +1,14 @@
-"""Commands that search: one command per method of `Collection`, without logic."""
+"""Commands that search, list duplicates, and count or suggest labels and values.
+
+Each is a method of `Collection`, without logic.
+"""
 
 import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option, Typer
+from typer import Argument, Option, Typer
 
 import stillhash
 from stillhash.cli.options import (
@@ -20,7 +23,7 @@ from stillhash.cli.options import (
     Where,
     row_length,
 )
-from stillhash.cli.output import AsJson, answer
+from stillhash.cli.output import AsJson, answer, count_of, progress_bar
 from stillhash.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -162,3 +165,129 @@ def _answer_hits(results: "list[stillhash.Answer]", as_json: bool) -> None:
         for name in [name for name in OPTIONAL_OF_HITS if hit[name] is None]:
             del hit[name]
     answer({"answers": answers}, as_json, result_tables.answers)
+
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LISTED_IDS = 20  # of a group, for people
+
+
+@app.command(rich_help_panel=SEARCH_PANEL)
+def duplicates(
+    path: CollectionPath,
+    cosine: Annotated[
+        float | None, Option(min=0.5, max=1, help="Of the features of two duplicates, at least; 0.97 by default.")
+    ] = None,
+    distance: Annotated[
+        int | None,
+        Option(min=0, help="In place of it, bits in which their codes differ at most; 3 without rescoring codes."),
+    ] = None,
+    where: Where = None,
+    limit: Annotated[int, Option(min=1, help="Groups to show at most.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """Find groups of items that are nearly the same, the earliest first.
+
+    Each item of a group is so near some other item of it. Labels count nothing by cosine.
+
+    \b
+    Examples:
+      stillhash duplicates films
+      stillhash duplicates gallery --cosine 0.95 --limit 100 --json
+    """
+    from stillhash.io import parse_json_object
+
+    condition = parse_json_object(where, "where")
+    with stillhash.open(path, read_only=True) as collection, progress_bar("comparing", 1.0, counts=False) as update:
+        groups = collection.duplicates(
+            distance,
+            cosine=cosine,
+            where=condition,
+            limit=limit,
+            progress=lambda share: update(completed=share),
+        )
+    answer({"groups": groups}, as_json, _show)
+
+
+def _show(result: dict[str, Any], console: "Console") -> None:
+    """Print a line for each group, and how many there are."""
+    from rich.text import Text
+
+    from stillhash.io import format_id
+
+    groups = result["groups"]
+    for group in groups:
+        names = " ".join(format_id(name) for name in group[:LISTED_IDS])
+        rest = f" and {len(group) - LISTED_IDS:,} more" if len(group) > LISTED_IDS else ""
+        console.print(Text(names + rest), soft_wrap=True)
+    items = count_of(sum(map(len, groups)), "item")
+    console.print(Text(f"{count_of(len(groups), 'group')} with {items}"), soft_wrap=True)
+
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FIELDS_OPTION = Option("--field", metavar="FIELD", help="A field of the metadata; may be repeated. All if not given.")
+
+
+@app.command(rich_help_panel=SEARCH_PANEL)
+def facets(
+    path: CollectionPath,
+    fields: Annotated[list[str] | None, FIELDS_OPTION] = None,
+    where: Where = None,
+    limit: Annotated[int, Option(min=1, help="Values of each field to show at most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Count the items of each label, and of each value of the metadata; the most frequent first.
+
+    \b
+    Examples:
+      stillhash facets films
+      stillhash facets films --field year --where '{"labels": "cat"}' --json
+    """
+    from stillhash.io import parse_json_object
+
+    condition = parse_json_object(where, "where")
+    with stillhash.open(path, read_only=True) as collection:
+        counted = collection.facets(condition, fields=fields or None, limit=limit)
+    answer(asdict(counted), as_json, _show_facets)
+
+
+@app.command(rich_help_panel=SEARCH_PANEL)
+def suggest(
+    path: CollectionPath,
+    text: Annotated[str, Argument(metavar="TEXT", help="What somebody types.")],
+    limit: Annotated[int, Option(min=1, help="Suggestions to show at most.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Suggest labels, values and ids that begin with a text, or are near it where none does.
+
+    \b
+    Examples:
+      stillhash suggest films ca
+    """
+    with stillhash.open(path, read_only=True) as collection:
+        suggestions = [asdict(one) for one in collection.suggest(text, limit)]
+    answer({"suggestions": suggestions}, as_json, _show_suggestions)
+
+
+def _show_facets(result: dict[str, Any], console: "Console") -> None:
+    """Print a line for each value, below a line for each field."""
+    from rich.text import Text
+
+    for facet in (result["labels"], *result["fields"]):
+        distinct = "many" if facet["distinct"] is None else f"{facet['distinct']:,}"
+        numbers = "" if facet["minimum"] is None else f", {facet['minimum']} to {facet['maximum']}"
+        console.print(Text(f"{facet['field']}: {facet['items']:,} items, {distinct} distinct{numbers}"), soft_wrap=True)
+        for one in facet["values"]:
+            console.print(Text(f"{one['count']:>10,}  {one['value']}"), soft_wrap=True)
+
+
+def _show_suggestions(result: dict[str, Any], console: "Console") -> None:
+    """Print a line for each suggestion: how many items, what it is, and the value."""
+    from rich.text import Text
+
+    for one in result["suggestions"]:
+        kind = f"{one['field'] or one['kind']}{', near' if one['near'] else ''}"
+        console.print(Text(f"{one['count']:>10,}  {kind}  {one['value']}"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The command that serves collections over HTTP, with a page."""
+"""Commands that serve collections: over HTTP, with a page, and to assistants by the Model Context Protocol."""
 
 import functools
 import math
@@ -12,14 +12,12 @@ import typer
 from typer import Argument, Option, Typer
 
 import stillhash
+from stillhash.cli.completion import LOG_FORMATS, MCP_PORT, PORT, one_of
 from stillhash.cli.completion import collections as complete_collections
-from stillhash.cli.completion import one_of
-from stillhash.cli.defaults import LOG_FORMATS, PORT
-from stillhash.cli.options import optional_module
+from stillhash.cli.options import CollectionPath, optional_module
 from stillhash.cli.output import answer, note
 from stillhash.errors import InvalidInput, StillhashError
 
-app = Typer()
 REMOTE_RATE_LIMIT = 100.0  # requests a second of one client, if other machines can reach the server
 HOST_HELP = "Where to listen; addresses other than localhost require keys."
 IMAGE_ENCODER_HELP = "Encoder of query images and texts, if not the collections' own."
@@ -38,6 +36,13 @@ DEVICE_HELP = "Where to search: cpu, cuda, cuda:1, or auto, a GPU if there is on
 CERT_HELP = "Certificate in PEM, with its chain: serve HTTPS."
 CERT_KEY_HELP = "Private key of the certificate, in PEM."
 SNAPSHOTS_HELP = "Folder for snapshots."
+HTTP_HELP = "Serve by streamable HTTP on 127.0.0.1, not over stdin and stdout."
+ALLOW_FEEDBACK_HELP = "Add a tool that votes on hits; no other process can write then."
+TEXT_ENCODER_HELP = "Encoder of query texts, if not the collection's own."
+ADDRESS_HELP = "Print the address with --http, and errors, as one JSON object."
+
+
+app = Typer()
 
 # Options of servers; those that a deployment sets have a variable too.
 Host = Annotated[str, Option(envvar="STILLHASH_SERVE_HOST", metavar="ADDRESS", help=HOST_HELP)]
@@ -230,4 +235,44 @@ def announce(address: str, as_json: bool = False) -> None:
     """Print the address of the page, as soon as it can be opened."""
     page = typer.style(address, bold=True, underline=True)
     answer({"url": address}, as_json, f"The page is at {page}; Ctrl-C stops the server.")
+    sys.stdout.flush()
+
+
+@app.command(rich_help_panel="Collections: serving")
+def mcp(
+    path: CollectionPath,
+    http: Annotated[bool, Option("--http", help=HTTP_HELP)] = False,
+    port: Annotated[int, Option(min=0, max=65535, help="With --http; 0 picks a free port.")] = MCP_PORT,
+    allow_feedback: Annotated[bool, Option("--allow-feedback", help=ALLOW_FEEDBACK_HELP)] = False,
+    encoder: Annotated[str | None, Option(metavar="NAME", help=TEXT_ENCODER_HELP)] = None,
+    as_json: Annotated[bool, Option("--json", help=ADDRESS_HELP)] = False,
+) -> None:
+    """Serve a collection as tools for assistants, by the Model Context Protocol.
+
+    \b
+    Examples:
+      stillhash mcp films
+      stillhash mcp films --http --port 8765
+      stillhash mcp films --allow-feedback
+    """
+    integration = optional_module("integrations.mcp", "mcp")
+    with stillhash.open(path, read_only=not allow_feedback) as collection:
+        try:
+            text_encoder = integration.open_text_encoder(collection, encoder)
+        except StillhashError as error:
+            if encoder is not None:
+                raise
+            text_encoder = None
+            note(f"served without vectors of texts: {error}", color="yellow")
+        options = {"encoder": text_encoder, "allow_feedback": allow_feedback}
+        with integration.collection_server(collection, path.resolve().name, **options) as server:
+            if http:
+                integration.serve_http(server, port, functools.partial(announce_tools, as_json=as_json))
+            else:
+                integration.serve_stdio(server)
+
+
+def announce_tools(address: str, as_json: bool = False) -> None:
+    """Print the address of the tools, as soon as they can be called."""
+    answer({"url": address}, as_json, f"The tools are at {address}; Ctrl-C stops the server.")
     sys.stdout.flush()

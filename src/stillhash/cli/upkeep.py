@@ -1,14 +1,26 @@
-"""Commands for upkeep: one command per method of `Collection`, without logic."""
+"""Commands for upkeep: disk, copies, checks, the index of words, and forgetting.
+
+Each is a method of `Collection`, without logic.
+"""
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option, Typer
 
 import stillhash
-from stillhash.cli.defaults import MAX_AUDIT_ENTRIES
-from stillhash.cli.options import ITEMS_PANEL, CollectionName, CollectionPath, OptionalPath, ServerKey, Where
+from stillhash.cli.completion import MAX_AUDIT_ENTRIES
+from stillhash.cli.items import SelectAll, SelectedWhere, parse_selection
+from stillhash.cli.options import (
+    ITEMS_PANEL,
+    LEXICAL_HELP,
+    CollectionName,
+    CollectionPath,
+    OptionalPath,
+    ServerKey,
+    Where,
+)
 from stillhash.cli.output import AsJson, answer, count_of, progress_bar
 from stillhash.errors import BadState, InvalidInput
 
@@ -181,3 +193,70 @@ def repair(path: CollectionPath, as_json: AsJson = False) -> None:
     if lost:
         lines[-1] += f": {', '.join(map(str, lost[:MAX_LISTED_IDS]))}{', ...' if len(lost) > MAX_LISTED_IDS else ''}"
     answer({"done": done, "lost": lost}, as_json, "\n".join(lines))
+
+
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def lexical(
+    path: CollectionPath,
+    field: Annotated[str | None, Option(metavar="FIELD", help=LEXICAL_HELP)] = None,
+    none: Annotated[bool, Option("--none", help="Drop the index of words.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Index the words of a field of the metadata, for search --lexical and --hybrid; all of it, or nothing changes.
+
+    \b
+    Examples:
+      stillhash lexical films --field text
+      stillhash lexical films --none
+    """
+    if (field is None) != none:
+        raise InvalidInput("--field: expected a field of the metadata, or --none, got both or neither")
+    with stillhash.open(path) as collection, progress_bar("items", float(collection.count())) as update:
+        items = collection.set_lexical_field(field, progress=lambda done, total: update(completed=float(done)))
+    text = "words are not indexed any more" if none else f"{field}: the words of {count_of(items, 'item')} indexed"
+    answer({"lexical_field": field, "items": items}, as_json, text)
+
+
+if TYPE_CHECKING:
+    from stillhash.collection.types import ForgetReport
+
+
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def forget(
+    path: CollectionPath,
+    ids: Annotated[list[str] | None, Argument(metavar="IDS", help="Ids of items.")] = None,
+    where: SelectedWhere = None,
+    every: SelectAll = False,
+    source: Annotated[str | None, Option(help="A source of votes, in place of items.")] = None,
+    snapshots: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Folder of snapshots to look into; they are not changed.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove items, or the votes of a source, so that no file of the collection holds anything of them.
+
+    Their part in what was learnt is taken out exactly. All codes are rewritten. The report says what remains.
+
+    \b
+    Examples:
+      stillhash forget films 42 43
+      stillhash forget films --source ann
+      stillhash forget films --where '{"owner": "ann"}' --snapshots backups
+    """
+    from stillhash.io import parse_ids
+
+    names: list[Any] | None = parse_ids(ids) if ids else None
+    with stillhash.open(path) as collection:
+        report = collection.forget(names, where=parse_selection(where, every), source=source, snapshots=snapshots)
+    answer(asdict(report), as_json, "\n".join(_lines(report)))
+
+
+def _lines(report: "ForgetReport") -> list[str]:
+    """Return the report as sentences."""
+    lines = [f"{count_of(report.items, 'item')} and {count_of(report.votes, 'vote')} forgotten"]
+    if report.unlearnt:
+        lines.append(f"{count_of(report.unlearnt, 'learnt row')} taken out of the statistics")
+    if report.versions:
+        lines.append(f"{count_of(len(report.versions), 'version')} of the model dropped")
+    lines += [f"snapshot {name} still holds {count} of them" for name, count in report.snapshots.items()]
+    return [*lines, *(f"remains: {sentence}" for sentence in report.remains)]

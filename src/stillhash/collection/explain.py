@@ -20,7 +20,7 @@ from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.ranking import Ranking, looks_scores, predict_labels
-from stillhash.numeric.reference import neighbour_labels
+from stillhash.numeric.reference import STORED_WEIGHT, neighbour_labels
 from stillhash.numeric.rescored_page import CANDIDATES, MOST_SIMILAR, RescoredPage, StoredItems, label_vectors
 from stillhash.numeric.validation import Codes, Doubles, Floats
 from stillhash.search.blocks import IdArray
@@ -178,7 +178,7 @@ def _page_labels(
     query, _ = neighbour_labels(candidates.page.cosines, label_vectors(of_candidates, names), share)
     query *= np.float32(share**0.5)
     query[: len(known)] += page.labels[0]
-    hits = label_vectors(own, names)
+    hits = np.float32(STORED_WEIGHT) * label_vectors(own, names)
     predicted = page.regression.of_codes(codes)
     finalists = np.isin(rows, candidates.ids[candidates.page.tiers == 1])
     if finalists.any():

@@ -10,26 +10,31 @@ from stillhash.encoders.base import ENCODER_NAMES, Encoder, is_text_encoder, ope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from stillhash.encoders.chunking import TextChunk, split_text
     from stillhash.encoders.documents import (
         BrokenDocument,
         Document,
+        TextChunk,
         decode_text,
         folder_documents,
         read_text,
+        split_text,
         table_documents,
     )
-    from stillhash.encoders.images import ImageIndexReport, align_images, index_folder
+    from stillhash.encoders.indexing import (
+        ImageIndexReport,
+        TextIndexReport,
+        align_images,
+        align_texts,
+        index_documents,
+        index_folder,
+    )
     from stillhash.encoders.queries import QueryEncoder, open_query_encoder
-    from stillhash.encoders.texts import TextIndexReport, align_texts, index_documents
 
 # Imported when first used: images need Pillow, and opening an encoder needs no collection.
 MODULES = {
-    "chunking": "TextChunk split_text",
-    "documents": "BrokenDocument Document decode_text folder_documents read_text table_documents",
-    "images": "ImageIndexReport align_images index_folder",
+    "documents": "BrokenDocument Document TextChunk decode_text folder_documents read_text split_text table_documents",
+    "indexing": "ImageIndexReport TextIndexReport align_images align_texts index_documents index_folder",
     "queries": "QueryEncoder open_query_encoder",
-    "texts": "TextIndexReport align_texts index_documents",
 }
 
 

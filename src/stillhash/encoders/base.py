@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from stillhash.errors import InvalidInput, MissingExtra, TooLarge, WrongType
+from stillhash.errors import InvalidInput, MissingExtra, NotFound, TooLarge, WrongType, shortage
 from stillhash.numeric.validation import Floats, check_integer
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ ENCODER_NAMES = {
 TEXT_ENCODER_KINDS = ("words", "static", "sentence", "onnx-text")  # what stands before the colon
 MAX_VECTOR_DIM = 1 << 16
 MAX_TEXT_CHARACTERS = 1 << 20
+MAX_IMAGE_BYTES = 64 << 20
 
 
 class Encoder(Protocol):
@@ -117,14 +121,14 @@ def _open_text_encoder(kind: str, rest: str) -> Encoder:
 
         return WordHashing()
     if kind == "static":
-        from stillhash.encoders.static import Static
+        from stillhash.encoders.text_models import Static
 
         return Static(rest)
     if kind == "sentence":
         from stillhash.encoders.text_models import Sentence
 
         return Sentence(rest)
-    from stillhash.encoders.onnx_text import OnnxText
+    from stillhash.encoders.onnx import OnnxText
 
     return OnnxText(rest)
 
@@ -132,6 +136,32 @@ def _open_text_encoder(kind: str, rest: str) -> Encoder:
 def fingerprint(parameters: dict[str, Any]) -> str:
     """Hash everything that features depend on, as plain JSON."""
     return hashlib.sha256(json.dumps(parameters, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def content_key(data: bytes) -> str:
+    """Return by what a file or a document is recognised: half of its SHA-256, which tells them apart just as well."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
+    """Read a regular file of at most `max_bytes`."""
+    try:
+        status = Path(path).stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
+            raise InvalidInput(f"{path}: expected a file")
+        with Path(path).open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise NotFound(f"{path}: does not exist") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        if isinstance(error, OSError) and (lack := shortage(error)) is not None:
+            raise lack from None
+        raise InvalidInput(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > max_bytes:
+        raise TooLarge(f"{path}: expected at most {max_bytes:,} bytes, got {max(status.st_size, len(data)):,}")
+    return data
 
 
 def import_library(module: str, extra: str, encoder: str) -> Any:

@@ -3,47 +3,61 @@
 Text is UTF-8, or UTF-16 with a byte order mark; all else is refused rather than guessed. Markdown files have tags in
 the entry `tags` of the block between --- lines at the beginning: `tags: [cats, dogs]`, `tags: cats, dogs`, or a list of
 `- cats` lines below `tags:`. Tables are .jsonl, .csv and .parquet files with a column of texts.
+
+Long texts are split into overlapping chunks of words, which end with a sentence or a paragraph where they can. Chunks
+cover a text completely, white space included, and their offsets are exact: text[start:end] is the chunk.
 """
 
 import codecs
 import csv
 import re
-import stat
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from stillhash.collection.types import Id
-from stillhash.errors import InvalidInput, NotFound, StillhashError, TooLarge, shortage
+from stillhash.encoders.base import read_bytes
+from stillhash.errors import InvalidInput, StillhashError, WrongType
 from stillhash.io import LabelSource, list_texts, open_labels
-from stillhash.io.arrow_batches import plain
-from stillhash.io.columns import ID_NAMES, LABELS_NAMES
-from stillhash.io.parquet import open_parquet
-from stillhash.io.rows import integer_or_text, is_missing, number_or_text, parse_json, parse_labels, reading
-from stillhash.numeric.validation import check_choice
+from stillhash.io.arrow import open_parquet, plain
+from stillhash.io.rows import (
+    ID_NAMES,
+    LABELS_NAMES,
+    integer_or_text,
+    is_missing,
+    number_or_text,
+    parse_json,
+    parse_labels,
+    reading,
+)
+from stillhash.numeric.validation import check_choice, check_integer
 
 MAX_TEXT_BYTES = 16 << 20  # of a file, or of a line of a table
 TEXT_ENCODINGS = ("utf-8", "latin-1")
 UTF_32_MARK = codecs.BOM_UTF32_LE  # begins like that of UTF-16
+MARKDOWN_SUFFIXES = (".md", ".markdown")
+MAX_FRONT_MATTER = 1 << 16  # characters; a longer one is part of the text
+FRONT_MATTER = re.compile(r"---[^\S\n]*\r?\n(.*?)^(?:---|\.\.\.)[^\S\n]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+TAGS_ENTRY = re.compile(r"^tags[^\S\n]*:(.*)", re.MULTILINE | re.IGNORECASE)
+TAG_LINE = re.compile(r"\s*-\s+(.*)")
+TEXT_TABLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
+TEXT_COLUMN = "text"
+OWN_FIELDS = ("text", "document", "chunk", "chunks", "start", "end", "content")  # indexing writes these
+PARQUET_ROWS = 100  # read at a time
+DEFAULT_CHUNK, DEFAULT_OVERLAP = 200, 20  # words
+MAX_CHUNK_WORDS = 8192
+MAX_CHUNK_CHARACTERS = 1 << 16  # as JSON, even of rare characters, it fits into the metadata of an item
+CHUNK_ENDS = ("words", "sentences", "paragraphs")
+# A word with the white space behind it. Both are bounded, so that a text without any of either is split too.
+WORD_OF_CHUNK = re.compile(r"\S{1,256}\s{0,256}|\s{1,256}")
+PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n\s*\Z")
+SENTENCE_END = re.compile("[.!?\u2026\u3002\uff01\uff1f][\"'\u201d\u2019\u00bb)\\]]*\\s*\\Z|\n[^\\S\n]*\n\\s*\\Z")
 
 
 def read_text(path: Path, *, encoding: str = "utf-8", max_bytes: int = MAX_TEXT_BYTES) -> str:
     """Read a regular file of at most `max_bytes` and decode it, as `decode_text` does."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
-            raise InvalidInput(f"{path}: expected a file")
-        with path.open("rb") as file:
-            data = file.read(max_bytes + 1)
-    except FileNotFoundError:
-        raise NotFound(f"{path}: does not exist") from None
-    except OSError as error:
-        if (lack := shortage(error)) is not None:
-            raise lack from None
-        raise InvalidInput(f"{path}: cannot be read: {error.strerror or error}") from None
-    if len(data) > max_bytes:
-        raise TooLarge(f"{path}: expected at most {max_bytes:,} bytes, got {max(status.st_size, len(data)):,}")
-    return decode_text(data, str(path), encoding=encoding)
+    return decode_text(read_bytes(path, max_bytes), str(path), encoding=encoding)
 
 
 def decode_text(data: bytes, name: str, *, encoding: str = "utf-8") -> str:
@@ -67,9 +81,6 @@ def decode_text(data: bytes, name: str, *, encoding: str = "utf-8") -> str:
     if "\0" in text:
         raise InvalidInput(f"{name}: expected text, got a binary file: it has the character 0")
     return text
-
-
-MARKDOWN_SUFFIXES = (".md", ".markdown")
 
 
 class Document(NamedTuple):
@@ -133,12 +144,6 @@ def _file_documents(
         yield Document(name, text, labels, {}, start, share)
 
 
-MAX_FRONT_MATTER = 1 << 16  # characters; a longer one is part of the text
-FRONT_MATTER = re.compile(r"---[^\S\n]*\r?\n(.*?)^(?:---|\.\.\.)[^\S\n]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
-TAGS_ENTRY = re.compile(r"^tags[^\S\n]*:(.*)", re.MULTILINE | re.IGNORECASE)
-TAG_LINE = re.compile(r"\s*-\s+(.*)")
-
-
 class FrontMatter(NamedTuple):
     """Where the text of a Markdown file begins, and its tags; None if there is no such entry."""
 
@@ -174,12 +179,6 @@ def _clean_tags(tags: list[str]) -> list[str]:
     """Strip spaces and quotes; each tag once."""
     stripped = (tag.strip().strip("\"'").strip() for tag in tags)
     return list(dict.fromkeys(tag for tag in stripped if tag))
-
-
-TEXT_TABLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
-TEXT_COLUMN = "text"
-OWN_FIELDS = ("text", "document", "chunk", "chunks", "start", "end", "content")  # indexing writes these
-PARQUET_ROWS = 100  # read at a time
 
 
 class TextColumns(NamedTuple):
@@ -388,3 +387,69 @@ def _decode_line(line: bytes, where: str) -> str:
 def _skip_line(file: BinaryIO, max_bytes: int) -> None:
     while (rest := file.readline(max_bytes + 1)) and not rest.endswith(b"\n"):
         pass
+
+
+class TextChunk(NamedTuple):
+    """A part of a text: text[start:end]."""
+
+    start: int
+    end: int
+    text: str
+
+
+def split_text(
+    text: str,
+    size: int = DEFAULT_CHUNK,
+    overlap: int = DEFAULT_OVERLAP,
+    *,
+    by: str = "sentences",
+    start: int = 0,
+) -> Iterator[TextChunk]:
+    """Yield chunks of at most `size` words, each of which repeats the last `overlap` words of the one before.
+
+    by : where a chunk that is followed by another should end, as long as it has half of its words: with a sentence, or
+        with a paragraph if it can and else with a sentence. "words" fills every chunk.
+    start : leave out what comes before.
+
+    A chunk has at most 65,536 characters, and words of more than 256 characters are cut. An empty text has no chunk.
+    """
+    if not isinstance(text, str):
+        raise WrongType(f"text: expected a string, got {type(text).__name__}")
+    check_chunks(size, overlap)
+    check_choice(by, "by", choices=CHUNK_ENDS)
+    while start < len(text):
+        ends = _word_ends(text, start, size)
+        count = len(ends)
+        if ends[-1] < len(text):
+            count = _best_end(text, start, ends, by)
+        yield TextChunk(start, ends[count - 1], text[start : ends[count - 1]])
+        if ends[count - 1] == len(text):
+            return
+        start = ends[count - 1 - min(overlap, count // 2)]
+
+
+def check_chunks(size: int, overlap: int) -> None:
+    """Check the numbers of words of a chunk and of its overlap."""
+    check_integer(size, "chunk", 1, MAX_CHUNK_WORDS)
+    check_integer(overlap, "overlap", 0)
+    if 2 * overlap > size:
+        raise InvalidInput(f"overlap: expected at most half of the {size} words of a chunk, got {overlap}")
+
+
+def _word_ends(text: str, start: int, size: int) -> list[int]:
+    """Return the ends of the next words: at least one, at most `size`, in at most MAX_CHUNK_CHARACTERS."""
+    ends = [match.end() for match in islice(WORD_OF_CHUNK.finditer(text, start), size)]
+    while len(ends) > 1 and ends[-1] - start > MAX_CHUNK_CHARACTERS:
+        ends.pop()
+    return ends
+
+
+def _best_end(text: str, start: int, ends: list[int], by: str) -> int:
+    """Return how many of these words to take: up to the last end of a paragraph or sentence in the second half."""
+    patterns = {"words": (), "sentences": (SENTENCE_END,), "paragraphs": (PARAGRAPH_END, SENTENCE_END)}[by]
+    for pattern in patterns:
+        for count in range(len(ends), len(ends) // 2, -1):
+            word = text[ends[count - 2] if count > 1 else start : ends[count - 1]]
+            if pattern.search(word):
+                return count
+    return len(ends)

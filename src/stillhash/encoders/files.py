@@ -1,31 +1,42 @@
 """Encode many image files in several processes.
 
 Results come in the order of the paths, and only a few batches are under way at a time, so memory stays flat over any
-number of files. A file that cannot be decoded is an entry with an error. A process that dies, as when the system kills
-it for its memory, costs only the file it died of: its batch is tried again file by file.
+number of files. A file that cannot be decoded is an entry with an error.
+
+Each thread of a `ThreadPoolExecutor` drives one process over a pipe of its own, so the death of a process, as when the
+system kills it for its memory, ends its pipe and costs only its batch, which is tried again file by file; a file of
+which two processes died is given up. A `ProcessPoolExecutor` shares one result pipe: a process that is killed while it
+writes leaves half a message there, and the pool waits for the rest permanently.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterable, Iterator
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
 from itertools import chain, islice
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from stillhash.encoders.base import Encoder, open_encoder
-from stillhash.encoders.pixels import THUMBNAIL_SIDE, decode, read_bytes, thumbnail
-from stillhash.encoders.workers import map_batches
-from stillhash.errors import StillhashError, WrongType
+from stillhash.encoders.base import Encoder, content_key, open_encoder, read_bytes
+from stillhash.encoders.pixels import THUMBNAIL_SIDE, decode, thumbnail
+from stillhash.errors import InvalidInput, StillhashError, WrongType
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats, check_integer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-CONTENT_DIGITS = 32  # half of a SHA-256 tells files apart just as well
+BATCHES_PER_WORKER = 2  # submitted and not yet yielded
+MAX_FAILED_STARTS = 3  # in a row
+
 
 AnyPath = str | os.PathLike[str]
 
@@ -35,7 +46,7 @@ class EncodedFile(NamedTuple):
 
     path: str
     features: Floats | None = None  # (dim,)
-    content: str | None = None  # sha256 of the file, hex; None if it could not be read
+    content: str | None = None  # the key of the file; None if it could not be read
     thumbnail: bytes | None = None  # a JPEG
     size: tuple[int, int] | None = None  # width and height in full, upright
     error: str | None = None
@@ -48,12 +59,7 @@ class EncodedFile(NamedTuple):
         """Return what a collection stores about an image: its size, and a key of the file's bytes."""
         if self.size is None or self.content is None:
             return None
-        return {"width": self.size[0], "height": self.size[1], "content": self.content[:CONTENT_DIGITS]}
-
-
-def content_hash(data: bytes) -> str:
-    """Return the SHA-256 of a file, in hex."""
-    return hashlib.sha256(data).hexdigest()
+        return {"width": self.size[0], "height": self.size[1], "content": self.content}
 
 
 def encode_files(
@@ -108,7 +114,7 @@ def _encode_batch(encoder: Encoder, paths: list[str], thumbnails: bool) -> list[
         entry = EncodedFile(path)
         try:
             data = read_bytes(path)
-            entry = entry._replace(content=content_hash(data))
+            entry = entry._replace(content=content_key(data))
             image, size = decode(data, path, target=_decode_target(encoder))
             entry = entry._replace(size=size, thumbnail=thumbnail(image) if thumbnails else None)
             images[at] = image
@@ -143,3 +149,108 @@ def _split(paths: Iterable[AnyPath], size: int) -> Iterator[list[str]]:
     rest = iter(paths)
     while batch := [os.fsdecode(path) for path in islice(rest, size)]:
         yield batch
+
+
+Result = TypeVar("Result")
+
+
+def map_batches(
+    function: Callable[[list[str]], list[Result]],
+    batches: Iterator[list[str]],
+    workers: int,
+    lost: Callable[[str], Result],
+) -> Iterator[Result]:
+    """Yield the results of `function`, which must be picklable, for all items; `lost` makes that of a given-up item."""
+    pool = _ProcessPool(function, lost)
+    threads = ThreadPoolExecutor(workers)
+    pending: deque[Future[list[Result]]] = deque()
+    try:
+        while True:
+            free = workers * BATCHES_PER_WORKER - len(pending)
+            pending.extend(threads.submit(pool.run, items) for items in islice(batches, free))
+            if not pending:
+                return
+            yield from pending.popleft().result()
+    finally:
+        threads.shutdown(cancel_futures=True)
+        for worker in pool.workers:
+            worker.stop()
+
+
+class _WorkerDied(Exception):
+    """The process ended before it answered."""
+
+
+class _Worker(Generic[Result]):
+    """One process and the pipe to it."""
+
+    def __init__(self, function: Callable[[list[str]], list[Result]]) -> None:
+        context = get_context("spawn")  # a fork would carry over locks that threads of this process hold
+        self._pipe, child_end = context.Pipe()
+        self._process = context.Process(target=_serve, args=(child_end, function), daemon=True)
+        self._process.start()
+        child_end.close()  # so that its death ends the pipe
+        self.receive()  # an empty message: it is ready
+
+    def run(self, items: list[str]) -> list[Result]:
+        with suppress(OSError):  # it has died, which `receive` sees
+            self._pipe.send(items)
+        return self.receive()
+
+    def receive(self) -> list[Result]:
+        try:
+            results: list[Result] = self._pipe.recv()
+        except (EOFError, OSError):
+            self.stop()
+            raise _WorkerDied from None
+        return results
+
+    def stop(self) -> None:
+        self._pipe.close()
+        self._process.terminate()
+        self._process.join()
+
+
+class _ProcessPool(Generic[Result]):
+    """One worker for each thread that calls `run`."""
+
+    def __init__(self, function: Callable[[list[str]], list[Result]], lost: Callable[[str], Result]) -> None:
+        self.workers: list[_Worker[Result]] = []  # also those that died
+        self._function, self._lost, self._own = function, lost, threading.local()
+
+    def run(self, items: list[str]) -> list[Result]:
+        """Return the results of a batch, by this thread's worker or by those that replace it."""
+        for _ in range(2):
+            try:
+                return self._worker().run(items)
+            except _WorkerDied:
+                self._own.worker = None
+                if len(items) > 1:
+                    return [result for item in items for result in self.run([item])]
+        return [self._lost(items[0])]
+
+    def _worker(self) -> _Worker[Result]:
+        worker: _Worker[Result] | None = getattr(self._own, "worker", None)
+        if worker is None:
+            worker = self._own.worker = self._start()
+            self.workers.append(worker)
+        return worker
+
+    def _start(self) -> _Worker[Result]:
+        for _ in range(MAX_FAILED_STARTS):
+            with suppress(_WorkerDied):
+                return _Worker(self._function)
+        raise InvalidInput(
+            "workers: expected processes that start, got none. Put a script's own work under "
+            'if __name__ == "__main__", or use workers=1, which needs no other process.'
+        )
+
+
+def _serve(pipe: Connection, function: Callable[[list[str]], list[Result]]) -> None:
+    """Answer batches until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides
+    os.environ["OMP_NUM_THREADS"] = "1"  # for networks: there is a process for each core already
+    with suppress(EOFError, OSError):  # the parent is gone
+        pipe.send([])
+        while True:
+            pipe.send(function(pipe.recv()))

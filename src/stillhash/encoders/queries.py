@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from stillhash.collection import Collection
-from stillhash.encoders.base import Encoder, is_text_encoder, open_encoder
+from stillhash.encoders.base import Encoder, is_text_encoder, open_encoder, read_bytes
 from stillhash.encoders.documents import TEXT_TABLE_SUFFIXES, DocumentStream, folder_documents, table_documents
-from stillhash.encoders.indexing import IndexReport
-from stillhash.encoders.texts import index_documents
+from stillhash.encoders.indexing import IndexReport, index_documents, index_folder
 from stillhash.errors import InvalidInput
 from stillhash.io import IMAGE_SUFFIXES, TEXT_SUFFIXES, open_labels
-from stillhash.io.label_sources import LABEL_TABLES
+from stillhash.io.folders import LABEL_TABLES
 from stillhash.numeric.validation import Floats
 
 ReportFiles = Callable[[float, int], None]  # the share that is done, and how many files were stored
@@ -45,8 +44,6 @@ class QueryEncoder:
         """Return the features of an image file."""
         if not self.has_images:
             return self.image(b"", path.name)
-        from stillhash.encoders.pixels import read_bytes
-
         return self.image(read_bytes(path), path.name)
 
     def _translate(self, features: Floats) -> Floats:
@@ -69,8 +66,6 @@ class QueryEncoder:
             progress(report.progress, report.added + report.updated)
 
         if self.has_images:
-            from stillhash.encoders.images import index_folder
-
             options: dict[str, Any] = {"files": files, "workers": 1, "progress": show_progress}
             images = index_folder(folder, self.collection, self.encoder.name, open_labels(folder, labels), **options)
             return {"files": images.files, **images.counts(folder)}

@@ -26,7 +26,7 @@ SWEEPS: list[tuple[str, dict[str, Any]]] = [
     *(("C", {"C": C}) for C in (0.0001, 0.001, 0.01, 0.1, 1.0)),
     *(("length", {"target_factor": factor}) for factor in (1, 2, 3, 4)),
 ]
-NOT_IN_PAPER = ("tally", "tuned", "lemon", "oesh")
+NOT_IN_PAPER = ("tally", "lemon", "oesh")
 PAPER_METHODS = tuple(method for method in METHODS if method not in NOT_IN_PAPER)
 PREPROCESSING = [{"center": on, "unit_norm": on} for on in (True, False)]
 # Methods of the experiments with missing, wrong or late labels, and forms of them.

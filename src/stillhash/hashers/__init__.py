@@ -18,12 +18,11 @@ from stillhash.hashers.osh import OSH
 from stillhash.hashers.osuph import OSupH
 from stillhash.hashers.state import State, read_state, state_bytes
 from stillhash.hashers.tally import Tally
-from stillhash.hashers.tuned import Tuned
 
 METHODS: dict[str, type[Hasher]] = {
     method.name: method
     for method in (
-        *(Tally, Tuned, OHSL, OHSLSym),  # fixed codes, learnt similarity
+        *(Tally, OHSL, OHSLSym),  # fixed codes, learnt similarity
         *(OHWEU, HMOH, BSODH, MIHash, OSupH, OKH, OSH),  # learnt codes
         *(LEMON, OESH),  # codes of labels that stay, learnt hash functions for queries
         *(OASIS, LEGO),  # fixed codes, learnt square similarity
@@ -77,7 +76,6 @@ __all__ = [
     "OSupH",
     "OnlineHasher",
     "Tally",
-    "Tuned",
     "check_fixed_codes",
     "load",
 ]

@@ -50,7 +50,6 @@ class Hasher(Parameters, SavedByState, CodeTransformer):
     supervised: ClassVar[bool] = True  # False: it learns from every row, labelled or not
     chunk_invariant: ClassVar[bool] = True  # False: what it learns depends on how the stream is cut into chunks
     fixed_codes: ClassVar[bool] = False  # True: codes never go stale
-    tunable: ClassVar[dict[str, tuple[Any, ...]]] = {}  # values that Tuned tries, by parameter
     # Entries of the next two add to those of the base classes.
     saved_arrays: ClassVar[dict[str, str]] = {"mean": "float32 D"}  # learnt arrays, less "_": see `check_arrays`
     saved_values: ClassVar[dict[str, Check]] = {}  # learnt numbers, less "_"

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.parameters import AT_LEAST_ONE, COUNT, NOT_NEGATIVE, POSITIVE, one_of, optional, parameter
+from stillhash.hashers.parameters import AT_LEAST_ONE, COUNT, NOT_NEGATIVE, POSITIVE, optional, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, signs, width
 from stillhash.numeric.hashing import lsh
@@ -35,19 +35,19 @@ class BSODH(LinearHasher):
     Departures: at most `memory` items are stored, a uniform sample of the stream, since the cost of a chunk grows
     with N and would be quadratic over the stream; a stored bit whose votes cancel keeps its value, as good a
     minimiser as +1 and one that does not erase items unlike the whole chunk when eta_d = 0. The published script
-    multiplies S by b twice and drops sigma from the code step, so that step ignores X W: scale="script" does the same.
+    multiplies S by b twice and drops sigma from the code step, so that step ignores X W; this one is the minimiser.
 
     Parameters
     ----------
     bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
     lam, sigma : weights of |W|^2 and of the error of quantisation. The defaults are the paper's for CIFAR-10.
     eta_s, eta_d : how strongly similar and dissimilar pairs count.
-    scale : "corrected", the minimiser of the objective; or "script".
     memory : stored items at most; None keeps all, as published.
     random_state : seed of the first W and of the stored sample.
     """
 
     name = "bsodh"
+    retired: ClassVar = {"scale": "corrected"}
     chunk_invariant = False
     saved_arrays: ClassVar = {"codes": "uint8 n bytes", "keys": "float64 n"}
     saved_values: ClassVar = {"seen": COUNT}
@@ -57,7 +57,6 @@ class BSODH(LinearHasher):
     sigma: float = parameter(0.5, POSITIVE)
     eta_s: float = parameter(1.2, POSITIVE)
     eta_d: float = parameter(0.2, NOT_NEGATIVE)  # 0 is the paper's choice for Places
-    scale: Literal["corrected", "script"] = parameter("corrected", one_of("corrected", "script"))
     memory: int | None = parameter(20_000, optional(AT_LEAST_ONE))
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
@@ -94,7 +93,7 @@ class BSODH(LinearHasher):
             oldest[first] = s + similar[first].argmax(axis=1)
             sums += similar.astype(np.float32) @ Be[s : s + SIMILARITY_ITEMS]
         SBe = self._balanced(sums, Be)  # S Be (n, b)
-        P = b * SBe + self.sigma * Z if self.scale == "corrected" else b * b * SBe + Z
+        P = b * SBe + self.sigma * Z
         Bs = np.where((oldest >= 0)[:, None], Be[oldest], np.where(Z >= 0, np.float32(1), np.float32(-1)))
         G = (Be.T @ Be).astype(np.float64)  # (b, b)
         for r in range(b):

@@ -1,7 +1,6 @@
 """Methods whose code is the sign of linear functions; unsupervised ones, and the codes of OHSL."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,10 +19,8 @@ from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import MAX_MAGNITUDE, Codes, Floats, check_integer, check_number
 
-InitialCodes = Literal["pca-itq", "lsh"]
-InitialStage = Callable[[Floats, int, np.random.Generator], HashFunctions]
-HASH_FUNCTIONS: dict[InitialCodes, InitialStage] = {"pca-itq": pca_itq, "lsh": lsh}
 CERTAIN_LENGTH = 0.7  # of predicted labels that count in full, beside the root mean square of those learnt
+MANY_LABELLED = 0.25  # share of the items; below, the labels predicted of a query are sharpened more on the first page
 DECODE_STEPS = 200  # at most
 DECODE_ROWS = 256  # at once, within the caches
 DECODE_MARGIN = np.float32(0.02)  # distance from the edge of a hash function that decode aims at
@@ -132,9 +129,11 @@ class LinearHasher(Hasher):
                 predicted = np.zeros((len(X), 0), np.float32)
             elif not fixed:
                 certainty = _certainty(predicted, model.query_length)
+            strength = np.float32(share) * certainty
+            power = model.power if 1 - model.plain_share >= MANY_LABELLED else model.power + 0.5
             rescored = rescored._replace(
-                labels=unit_rows(half_power(predicted, model.power)),
-                strength=np.float32(share) * certainty,
+                labels=unit_rows(half_power(predicted, power)),
+                strength=strength if fixed else strength**2,
                 regression=page.regression,
                 labelled_share=1 - model.plain_share,
                 fixed=fixed,

@@ -2,19 +2,20 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.hashers.linear import HASH_FUNCTIONS, InitialCodes, LinearHasher
+from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.model import Model
-from stillhash.hashers.parameters import AT_LEAST_ONE, POSITIVE, one_of, parameter
+from stillhash.hashers.parameters import AT_LEAST_ONE, POSITIVE, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
+from stillhash.numeric.hashing import pca_itq
 from stillhash.numeric.labels import Labels
-from stillhash.numeric.targets import MERGES, Merge, TargetCodes
+from stillhash.numeric.targets import TargetCodes
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats
 
@@ -36,25 +37,19 @@ class OHSL(LinearHasher):
     C : the largest step of a Passive-Aggressive update. It is coupled to the norm of the features: 0.01 suits the
         unit norm that pre-processing gives.
     target_factor : l / b, the length of the target codes in units of the code length.
-    norm_power : 2 divides the step by |x|^2, as the paper derives; 1 by |x|, as it prints (note 1).
-    init : the fixed hash functions, "pca-itq" or "lsh".
-    merge : how several labels make one target code, "sum_lsh" or "hmoh".
     random_state : seed of the hash functions and the target codes.
     """
 
     name = "ohsl"
     fixed_codes = True
-    tunable: ClassVar = {"C": (0.001, 0.01, 0.1), "target_factor": (3, 8)}
+    retired: ClassVar = {"norm_power": 2, "init": "pca-itq", "merge": "sum_lsh"}
     saved_arrays: ClassVar = {"U": "float32 l D", "V": "float32 l b"}
 
     C: float = parameter(0.01, POSITIVE)
     target_factor: int = parameter(3, AT_LEAST_ONE)
-    norm_power: Literal[1, 2] = parameter(2, one_of(1, 2))
-    init: InitialCodes = parameter("pca-itq", one_of(*HASH_FUNCTIONS))
-    merge: Merge = parameter("sum_lsh", one_of(*MERGES))
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
-        self._fix(HASH_FUNCTIONS[self.init](X, self.bits, rng))
+        self._fix(pca_itq(X, self.bits, rng))
         length, columns = self.targets_.length, self._query_view(X[:1]).shape[1]
         self.U_: Floats = np.zeros((length, columns), np.float32, order="F")  # (l, D)
         self.V_: Floats = np.zeros((length, self.bits), np.float32, order="F")  # (l, b)
@@ -63,8 +58,8 @@ class OHSL(LinearHasher):
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         G = self.targets_(labels)  # (n, l) in {-1, +1}
         S = signs(self._codes(X) if codes is None else codes, self.bits)  # (n, b) in {-1, +1}
-        kernels.passive_aggressive(self.U_, self._query_view(X), G, self.C, self.norm_power)  # Eqs. 16-17
-        kernels.passive_aggressive(self.V_, S, G, self.C, self.norm_power)  # Eqs. 20-21
+        kernels.passive_aggressive(self.U_, self._query_view(X), G, self.C)  # Eqs. 16-17, note 1
+        kernels.passive_aggressive(self.V_, S, G, self.C)  # Eqs. 20-21
         self.M_ = self._similarity()  # Eq. 8; a new array, so that readers need no lock
 
     def model(self) -> Model:
@@ -80,16 +75,15 @@ class OHSL(LinearHasher):
 
     @cached_property
     def targets_(self) -> TargetCodes:
-        return TargetCodes(self.target_factor * self.bits, merge=self.merge, seed=self.random_state)
+        return TargetCodes(self.target_factor * self.bits, seed=self.random_state)
 
     def _extra(self) -> dict[str, Any]:
-        return {**super()._extra(), "learnt": self.M_ is not None, "targets": self.targets_.state()}
+        return {**super()._extra(), "learnt": self.M_ is not None}
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
         if len(self.U_) != self.targets_.length:
             raise BadState(f"U: expected {self.targets_.length} rows, got {len(self.U_)}")
-        self.targets_.load(extra["targets"])
         self.U_, self.V_ = np.asfortranarray(self.U_), np.asfortranarray(self.V_)
         self.M_ = self._similarity() if extra["learnt"] else None
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.parameters import POSITIVE, one_of, parameter
+from stillhash.hashers.parameters import POSITIVE, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import lsh, pca_itq
@@ -17,15 +17,6 @@ from stillhash.numeric.labels import Labels
 from stillhash.numeric.targets import TargetCodes
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Doubles, Floats, check_codes
-
-Rule = Literal["script_clamped", "script", "pa1"]
-
-# tau from the margins g w.x (b,), |x|^2 and C. The script divides only the margin by |x|^2, so it aims at margin |x|^2.
-STEP_RULES: dict[Rule, Callable[[Doubles, float, float], Doubles]] = {
-    "script_clamped": lambda margin, square, C: np.clip(1 - margin / square, 0, C),
-    "script": lambda margin, square, C: np.minimum(C, 1 - margin / square),
-    "pa1": lambda margin, square, C: np.minimum(C, np.maximum(0, 1 - margin) / square),
-}
 
 GRAM_ROWS = 64  # rows whose steps come from one Gram matrix
 
@@ -41,25 +32,24 @@ class OHWEU(LinearHasher):
 
     Vp and Qp start at random and apart, so until the first labelled rows the ranking is that of chance.
 
-    Departures: the default rule keeps the published script's step, tau = min(C, 1 - g w.x / |x|^2), but not its
-    negative steps ("script" has them, "pa1" is Passive-Aggressive proper); fixed codes are never 0 at a tie; features
-    are centred on the initial sample, not on all data; the random row of a label is drawn when the label first comes.
+    Departures: the step is that of the published script, tau = min(C, 1 - g w.x / |x|^2), but never negative. Only the
+    margin is divided by |x|^2, so on codes it aims at margin b; Passive-Aggressive proper aims at 1, which hardly
+    moves Vp from where it starts. Fixed codes are never 0 at a tie; features are centred on the initial sample, not on
+    all data; the random row of a label is drawn when the label first comes.
 
     Parameters
     ----------
     bits : code length b, 8 to 512, of fixed codes, projected codes and target codes alike.
     C : the largest step, coupled to the norm of the features.
-    rule : the step, "script_clamped", "script" or "pa1". On codes the script's two aim at margin b, "pa1" at 1, which
-        hardly moves Vp from where it starts.
     center, unit_norm : pre-processing of features and queries.
     random_state : seed of the hash functions, the first projections and the target codes.
     """
 
     name = "ohweu"
+    retired: ClassVar = {"rule": "script_clamped"}
     saved_arrays: ClassVar = {"Vp": "float64 b b", "Qp": "float64 D b"}
 
     C: float = parameter(0.1, POSITIVE)
-    rule: Rule = parameter("script_clamped", one_of(*STEP_RULES))
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(pca_itq(X, self.bits, rng))
@@ -70,8 +60,8 @@ class OHWEU(LinearHasher):
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         G = self.targets_(labels)  # (n, b) in {-1, +1}: sgn(y^T P)
         before = self.Vp_
-        self.Qp_ = learn(self.Qp_, X, G, float(self.C), self.rule)  # new arrays, so that readers need no lock
-        self.Vp_ = learn(before, signs(self._fixed(X), self.bits), G, float(self.C), self.rule)
+        self.Qp_ = learn(self.Qp_, X, G, float(self.C))  # new arrays, so that readers need no lock
+        self.Vp_ = learn(before, signs(self._fixed(X), self.bits), G, float(self.C))
         self.stale_ = not np.array_equal(self.Vp_, before)
 
     def keep(self, X: ArrayLike) -> Codes:
@@ -106,18 +96,19 @@ class OHWEU(LinearHasher):
 
 
 @one_thread
-def learn(U: Doubles, X: Floats, G: NDArray[np.int8], C: float, rule: Rule) -> Doubles:
+def learn(U: Doubles, X: Floats, G: NDArray[np.int8], C: float) -> Doubles:
     """Return the projection U (D, b) after u += tau g x for each row x of X (n, D) in order, with targets G (n, b).
 
     The rows of a block see each other only through their inner products, so the Gram matrix and the scores at the
     block's start give all its steps; U then moves by one product. A zero row changes nothing.
     """
-    U, step = U.copy(), STEP_RULES[rule]
+    U = U.copy()
     for s in range(0, len(X), GRAM_ROWS):
         x, g = X[s : s + GRAM_ROWS].astype(np.float64), G[s : s + GRAM_ROWS].astype(np.float64)
         P, K = x @ U, x @ x.T  # scores at the block's start (B, b); Gram matrix (B, B)
         E = np.zeros_like(P)  # tau g of each row
         for j in np.flatnonzero(np.diagonal(K)):
-            E[j] = g[j] * step(g[j] * (P[j] + K[j, :j] @ E[:j]), K[j, j], C)
+            margin = g[j] * (P[j] + K[j, :j] @ E[:j])
+            E[j] = g[j] * np.clip(1 - margin / K[j, j], 0, C)
         U += x.T @ E
     return U

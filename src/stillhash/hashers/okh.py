@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,16 +11,13 @@ from numpy.typing import NDArray
 from stillhash.errors import BadState
 from stillhash.hashers.base import Hasher
 from stillhash.hashers.pair_sampling import LabelSet, fingerprints
-from stillhash.hashers.parameters import POSITIVE, one_of, parameter
+from stillhash.hashers.parameters import POSITIVE, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, sgn
 from stillhash.numeric.hashing import check_variance, lsh, squared_distances
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats, check_arrays, check_integer
-
-Kernel = Literal["rbf_centered", "rbf", "linear"]
-KERNELS: tuple[Kernel, ...] = ("rbf_centered", "rbf", "linear")
 
 Signs = NDArray[np.int8]
 
@@ -35,13 +32,12 @@ class OKH(Hasher):
     Passive-Aggressive step. A row that is left over waits for the next chunk.
 
     Departures: the published drivers do not centre the kernel features, which are all positive and nearly constant, so
-    that most bits stay constant too: kernel="rbf". The default subtracts their mean over the anchors. One driver
-    squares a width that is squared already; here k = exp(-d^2 / (2 width)), with the mean squared distance as width.
+    that most bits stay constant too. Here their mean over the anchors is subtracted. One driver squares a width that is
+    squared already; here k = exp(-d^2 / (2 width)), with the mean squared distance as width.
 
     Parameters
     ----------
     bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
-    kernel : "rbf_centered", "rbf" (as published) or "linear", z = [x, 1].
     anchors : at most so many rows of the initial sample serve as anchors.
     C : the largest step.
     Ts, Td : bits that similar rows may and dissimilar rows must differ in; Td is ceil(b / 2) if None.
@@ -49,10 +45,10 @@ class OKH(Hasher):
     """
 
     name = "okh"
+    retired: ClassVar = {"kernel": "rbf_centered"}
     saved_arrays: ClassVar = {"W": "float32 inputs b", "anchors": "float32 D m", "middle": "float32 m"}
     saved_values: ClassVar = {"width": POSITIVE}
 
-    kernel: Kernel = parameter("rbf_centered", one_of(*KERNELS))
     anchors: int = parameter(300, partial(check_integer, low=2))
     C: float = parameter(0.1, POSITIVE)
     Ts: int = 0
@@ -65,14 +61,11 @@ class OKH(Hasher):
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         chosen = X[np.sort(rng.permutation(len(X))[: self.anchors])]
-        self.anchors_: Floats = np.ascontiguousarray(chosen[: 0 if self.kernel == "linear" else None].T)  # (D, m)
-        self.middle_: Floats = np.zeros(self.anchors_.shape[1], np.float32)  # (m,), what centring subtracts
-        self.width_ = 1.0
-        if self.kernel != "linear":
-            self.width_ = float(squared_distances(chosen, self.anchors_).mean(dtype=np.float64))
-            check_variance(self.width_)
-            if self.kernel == "rbf_centered":
-                self.middle_ = self.kernel_features(chosen)[:, :-1].mean(axis=0)
+        self.anchors_: Floats = np.ascontiguousarray(chosen.T)  # (D, m)
+        self.width_ = float(squared_distances(chosen, self.anchors_).mean(dtype=np.float64))
+        check_variance(self.width_)
+        self.middle_: Floats = np.zeros(len(chosen), np.float32)  # (m,), what centring subtracts
+        self.middle_ = self.kernel_features(chosen)[:, :-1].mean(axis=0)
         Z = self.kernel_features(chosen)
         self.W_: Floats = lsh(Z, self.bits, rng).W  # (m + 1, b)
         self.pending_: Floats = Z[:0]  # (0 or 1, m + 1), the row that has no partner yet
@@ -110,8 +103,6 @@ class OKH(Hasher):
 
     def kernel_features(self, X: Floats) -> Floats:
         """Return z of prepared rows, (n, m + 1)."""
-        if self.kernel == "linear":
-            return np.concatenate([X, np.ones((len(X), 1), np.float32)], axis=1)
         Z = np.ones((len(X), len(self.middle_) + 1), np.float32)
         Z[:, :-1] = np.exp(squared_distances(X, self.anchors_) * np.float32(-0.5 / self.width_)) - self.middle_
         return Z
@@ -124,9 +115,9 @@ class OKH(Hasher):
         super()._restore(arrays, extra)
         self.pending_, self.pending_labels_ = arrays["waiting"], frozenset(arrays["waiting_labels"].tolist())
         rows, m = len(self.pending_), self.anchors_.shape[1]
-        if rows > 1 or (m == 0) != (self.kernel == "linear"):
-            raise BadState(f"waiting, anchors: got {rows} rows and {m} anchors for the {self.kernel} kernel")
-        sizes = {"inputs": (m or self.n_features_in_) + 1, "b": self.bits}
+        if rows > 1 or not m:
+            raise BadState(f"waiting, anchors: expected at most 1 row and some anchors, got {rows} and {m}")
+        sizes = {"inputs": m + 1, "b": self.bits}
         check_arrays(arrays, {"W": "float32 inputs b", "waiting": "float32 rows inputs"}, sizes)
 
 

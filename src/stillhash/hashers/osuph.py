@@ -1,15 +1,13 @@
 """OSupH: hash functions that learn random codewords of the labels."""
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar
 
 import numpy as np
 
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.parameters import POSITIVE, one_of, parameter
 from stillhash.numeric.hashing import lsh
 from stillhash.numeric.labels import Labels, stable_key
 from stillhash.numeric.targets import TargetCodes
@@ -17,7 +15,7 @@ from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats
 
 UPDATE_ROWS = 64  # rows whose updates are computed together
-MAX_EXPONENT = 10.0  # of a boosting weight, which features far from unit norm would make overflow
+STEP = np.float32(0.1)  # coupled to the norm of the features: it suits unit norm
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -28,7 +26,8 @@ class OSupH(LinearHasher):
     each label of an arriving row, one label after the other. The name clash: OHSL's paper says OSupH for this
     method and OSH for Online Sketching Hashing; other papers say OSH for this one and SketchHash for the other.
 
-    Departures: the published pool of codewords is dealt out in order of arrival. Here a codeword is drawn from the seed
+    Departures: the published code boosts, by the exponential loss, but calls this better: one step for each bit whose
+    margin is below 1. Its pool of codewords is dealt out in order of arrival. Here a codeword is drawn from the seed
     and the label itself, so labels are known alike in any order and process and their number is open; two of n labels
     share a codeword with chance below n^2 / 2^(b+1). The labels of one row are taken in a fixed order of their names.
     Updates are computed a block of rows at a time, with the result of the loop over rows (up to rounding).
@@ -36,16 +35,11 @@ class OSupH(LinearHasher):
     Parameters
     ----------
     bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
-    mode : "hinge", a step of eta on each bit with margin below 1; or "boosting", each bit weighted by how badly the
-        bits before it did (exponential loss). The published code boosts but calls hinge the better one.
-    eta : the step. It is coupled to the norm of the features: 0.1 suits unit norm.
     random_state : seed of the first hash functions and of the codewords.
     """
 
     name = "osuph"
-
-    mode: Literal["hinge", "boosting"] = parameter("hinge", one_of("hinge", "boosting"))
-    eta: float = parameter(0.1, POSITIVE)
+    retired: ClassVar = {"mode": "hinge", "eta": 0.1}
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(lsh(X, self.bits, rng)._replace(t=np.zeros(self.bits, np.float32)))  # no threshold
@@ -53,7 +47,6 @@ class OSupH(LinearHasher):
     @one_thread
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         G, rows = self._by_row(labels)
-        step = hinge_step if self.mode == "hinge" else boosting_step
         W = self.W_.copy()  # a new array, so that readers need no lock
         for s in range(0, len(X), UPDATE_ROWS):
             x = X[s : s + UPDATE_ROWS]
@@ -63,7 +56,8 @@ class OSupH(LinearHasher):
             for j, norm in enumerate(np.diagonal(K).tolist()):
                 f = P[j] + K[j, :j] @ A[:j]  # W^T x_j as it is when its turn comes
                 for label in rows[s + j]:
-                    a = step(f, G[label], self.eta, norm)
+                    g = G[label]
+                    a = STEP * (g * (g * f < 1))
                     A[j] += a
                     f += norm * a
             W += x.T @ A
@@ -83,19 +77,3 @@ class OSupH(LinearHasher):
     @cached_property
     def codewords_(self) -> TargetCodes:
         return TargetCodes(self.bits, seed=self.random_state)
-
-
-def hinge_step(f: Floats, g: Floats, eta: float, norm: float) -> Floats:
-    """Return the multiples a (b,) of x that w_1 ... w_b gain, from f = W^T x and the codeword g."""
-    return eta * (g * (g * f < 1))
-
-
-def boosting_step(f: Floats, g: Floats, eta: float, norm: float) -> Floats:
-    """Return them for the exponential loss: bit k weighs exp(-sum_{j<k} g_j w_j.x), with the w_j already updated."""
-    margins, signs = (g * f).tolist(), g.tolist()
-    total, a = 0.0, []  # total: the margins of the bits so far
-    for margin, sign in zip(margins, signs, strict=True):
-        step = eta * math.exp(min(MAX_EXPONENT, -total - margin))
-        a.append(step * sign)
-        total += margin + step * norm
-    return np.array(a, np.float32)

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from stillhash.errors import InvalidInput
+from stillhash.errors import BadState, InvalidInput
 from stillhash.numeric.validation import check_choice, check_integer, check_number
 
 Check = Callable[[Any, str], object]  # refuses a bad value of a parameter, by its name
@@ -33,6 +33,9 @@ def parameter(default: Any, check: Check) -> Any:
 class Parameters:
     """The parameters of a method, which are its dataclass fields: as scikit-learn reads and sets them, and as JSON."""
 
+    # Parameters that earlier releases had and saved, each by the value that is left, which is not a parameter any more.
+    retired: ClassVar[dict[str, Any]] = {}
+
     def check_parameters(self) -> None:
         """Refuse parameters that no model can be fitted with."""
         for each in fields(self):
@@ -45,8 +48,11 @@ class Parameters:
 
     @classmethod
     def params_from_json(cls, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters that `params_to_json` gave."""
-        return params
+        """Return the parameters that `params_to_json` gave, in this release or an earlier one."""
+        for name, left in cls.retired.items():
+            if params.get(name, left) != left:
+                raise BadState(f"{name}: expected {left!r}, which alone is left of it, got {params[name]!r}")
+        return {name: value for name, value in params.items() if name not in cls.retired}
 
     @classmethod
     def parameters(cls) -> list[str]:

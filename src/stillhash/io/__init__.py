@@ -7,21 +7,32 @@ on demand. `table_chunks` and `scan_table` do the same for tables in memory: Arr
 an error that names the file and the place; nothing is skipped. Lines count from 1, rows of arrays and Parquet from 0.
 """
 
-from stillhash.io.arrays import RowBlock, check_npy, siblings
-from stillhash.io.chunks import has_columns, read_chunks, read_features, read_queries, scan_chunks, source_digest
-from stillhash.io.columns import USUAL_NAMES, ColumnNames
+from stillhash.io.arrays import check_npy, siblings
+from stillhash.io.files import has_columns, read_chunks, read_features, read_queries, scan_chunks, source_digest
 from stillhash.io.folders import (
     IMAGE_SUFFIXES,
     TEXT_SUFFIXES,
+    LabelSource,
     count_rows,
     list_images,
     list_row_files,
     list_texts,
+    open_labels,
     read_blocks,
 )
-from stillhash.io.label_sources import LabelSource, open_labels
-from stillhash.io.lazy_chunks import Chunk, LazyChunk
-from stillhash.io.rows import format_id, parse_ids, parse_json, parse_json_object, read_json_lines, reading
+from stillhash.io.rows import (
+    USUAL_NAMES,
+    Chunk,
+    ColumnNames,
+    LazyChunk,
+    RowBlock,
+    format_id,
+    parse_ids,
+    parse_json,
+    parse_json_object,
+    read_json_lines,
+    reading,
+)
 from stillhash.io.tables import scan_table, table_chunks
 
 __all__ = [

@@ -6,34 +6,36 @@ import sys
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
-from stillhash.io.arrow_batches import BatchContent, join_lists
-from stillhash.io.columns import USUAL_NAMES, ColumnNames, Columns
-from stillhash.io.lazy_chunks import LazyChunk, check_vector, is_valid
-from stillhash.io.rows import Row, integer_or_text, is_missing, parse_labels
+from stillhash.io.rows import (
+    BLOCK_ROWS,
+    USUAL_NAMES,
+    BatchContent,
+    ColumnNames,
+    Columns,
+    LazyChunk,
+    Row,
+    RowBlock,
+    check_matrix,
+    integer_or_text,
+    is_missing,
+    join_lists,
+    parse_labels,
+    span,
+)
 
 SIBLING_NAMES = ("ids", "labels")  # arrays in files of their own, beside the features
-BLOCK_ROWS = 2048  # rows read at a time
 HEADER_ERRORS = (SyntaxError, tokenize.TokenError, TypeError, OverflowError, MemoryError, RecursionError, EOFError)
 ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, lzma.LZMAError, EOFError)
-
-
-class RowBlock(NamedTuple):
-    """Consecutive rows of a file, as stored: not validated yet."""
-
-    features: NDArray[Any]  # (n, D)
-    ids: list[Any] | None
-    labels: NDArray[Any] | list[Any] | None
-    metadata: list[dict[str, Any] | None] | None
 
 
 def check_npy(file: IO[bytes], size: int) -> None:
@@ -185,21 +187,6 @@ def array_file_chunks(
         ids = None if columns.id is None else _ids(arrays[columns.id][rows.start : rows.stop])
         read = partial(_content, arrays, columns, rows, dim)
         yield LazyChunk(span(path.name, rows), rows.stop / total, len(rows), ids, read)
-
-
-def span(source: str, rows: range) -> str:
-    """Return where rows are: 'file.npy, row 0 to row 9'."""
-    return f"{source}, row {rows.start}" + (f" to row {rows.stop - 1}" if len(rows) > 1 else "")
-
-
-def check_matrix(features: NDArray[Any], dim: int | None, where: Callable[[int], str]) -> NDArray[Any]:
-    """Return rows of `dim` finite numbers, or raise InvalidInput for the first row that is none."""
-    if not is_valid(features, dim):
-        if features.ndim != 2:
-            raise InvalidInput(f"{where(0)}: features: expected rows of numbers, got shape {features.shape}")
-        for number, vector in enumerate(features):
-            check_vector(vector, features.shape[1] if dim is None else dim, where(number))
-    return features
 
 
 def _content(arrays: NamedArrays, columns: Columns, rows: range, dim: int | None) -> BatchContent:

@@ -14,11 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput, WrongType
-from stillhash.io.arrays import check_matrix, span
-from stillhash.io.arrow_batches import BatchContent, id_list, load_pyarrow, rebatch
-from stillhash.io.columns import ID_NAMES, ColumnNames, Columns
-from stillhash.io.lazy_chunks import Chunk, LazyChunk, read_batch
-from stillhash.io.rows import parse_labels
+from stillhash.io.arrow import id_list, load_pyarrow, read_batch, rebatch
+from stillhash.io.rows import (
+    ID_NAMES,
+    BatchContent,
+    Chunk,
+    ColumnNames,
+    Columns,
+    LazyChunk,
+    check_matrix,
+    parse_labels,
+    span,
+)
 from stillhash.numeric.validation import check_integer
 
 DEFAULT_BATCH = 10_000  # rows

@@ -8,8 +8,18 @@ from typing import Any
 import numpy as np
 
 from stillhash.errors import InvalidInput
-from stillhash.io.columns import CODE_NAME, USUAL_NAMES, ColumnNames, Columns, merge_metadata
-from stillhash.io.rows import Row, integer_or_text, number_or_text, parse_json, read_lines
+from stillhash.io.rows import (
+    CODE_NAME,
+    USUAL_NAMES,
+    ColumnNames,
+    Columns,
+    Row,
+    integer_or_text,
+    merge_metadata,
+    number_or_text,
+    parse_json,
+    read_lines,
+)
 
 
 def csv_rows(path: Path, names: ColumnNames = USUAL_NAMES) -> Iterator[Row]:

@@ -150,17 +150,17 @@ def scan_all(blocks: Blocks, weights: Array, floors: Array, threads: int = 1) ->
     return list(native.scan_all(_lanes, list(blocks), weights, floors, threads))
 
 
-def passive_aggressive(U: Array, X: Array, G: Array, C: float, norm_power: int = 2) -> None:
+def passive_aggressive(U: Array, X: Array, G: Array, C: float) -> None:
     """Update U (l, D) in place by PA-I over the rows of X (n, D) in order, towards the targets G (n, l) int8.
 
-    For each row x with target g and each row u of U: tau = min(C, max(0, 1 - g u.x) / |x|^norm_power), u += tau g x.
+    For each row x with target g and each row u of U: tau = min(C, max(0, 1 - g u.x) / |x|^2), u += tau g x.
     U has the dtype of X and is in Fortran order: the kernels read the l bits of one feature together.
     """
     if _lanes == "numpy":
-        reference.passive_aggressive(U.T, X, G, C, norm_power)
+        reference.passive_aggressive(U.T, X, G, C, 2)
     else:
         learn = native.learn_f32 if U.dtype == np.float32 else native.learn_f64
-        learn(_lanes, U.T, X, np.ascontiguousarray(G), C, norm_power)
+        learn(_lanes, U.T, X, np.ascontiguousarray(G), C)
 
 
 def snap(weights: Array) -> NDArray[np.float64]:
@@ -234,7 +234,7 @@ def predict_labels(codes: Array, V: Array, v: Array, power: float) -> Array:
     if _lanes == "numpy":
         return reference.predict_labels(codes, V, v, power)
     labels = np.empty((len(codes), V.shape[1]), np.float32)
-    native.predict_labels(codes, np.ascontiguousarray(V), np.ascontiguousarray(v), round(2 * power), labels)
+    native.predict_labels(_lanes, codes, np.ascontiguousarray(V), np.ascontiguousarray(v), round(2 * power), labels)
     return labels
 
 
@@ -257,7 +257,7 @@ def page_scores(
         return reference.page_scores(codes, V, v, power, labels, looks, most, shares)
     scores = np.empty(codes.shape[:2], np.float32)
     V, v, labels = np.ascontiguousarray(V), np.ascontiguousarray(v), np.ascontiguousarray(labels)
-    native.page_scores(codes, V, v, round(2 * power), labels, looks, most, *shares, scores)
+    native.page_scores(_lanes, codes, V, v, round(2 * power), labels, looks, most, *shares, scores)
     return scores
 
 

@@ -410,8 +410,10 @@ def near_groups(codes: Codes, distance: int) -> NDArray[np.int64]:
 # The NumPy twins of the kernels of the first page by rescoring codes; `rescored_page` is its definition.
 
 
-NEIGHBOURS = 20  # candidates of the highest cosine, whose labels a query is expected to have
+NEIGHBOURS = 10  # candidates of the highest cosine, whose labels a query is expected to have
 NEIGHBOUR_POWER = 8  # a neighbour counts by its cosine to this power
+STORED_WEIGHT = 0.7  # of the labels that an item has now, beside 1 for those that are predicted of it
+SHORT_CODE_WEIGHT = 0.5  # of the labels predicted of a finalist's short code, beside 1 for those of its rescoring code
 FINALISTS = 64  # candidates that are scored again, by all that is known of them
 NEAR_COSINE = 0.95  # items from this cosine on are near duplicates: .97, less what the estimate may be off
 NEAREST_COSINE = 0.9  # the nearest item is one from here on: a cosine of .97 may be .93 once the mean is subtracted
@@ -464,10 +466,10 @@ def _scores(
     of_query = trust * expected
     of_query[:count] += queries.labels[q]
     of_query /= max(float(np.sqrt(of_query @ of_query)), 1e-30)
-    strength = queries.strength[q] if queries.fixed else queries.strength[q] * (1 - trust + trust * coverage**4)
+    strength = queries.strength[q] if queries.fixed else queries.strength[q] * (1 - trust + trust * coverage**8)
 
     def score(predicted: Floats, some: Any) -> tuple[Floats, Floats]:
-        of_items = stored[some].copy()
+        of_items = stored[some] * np.float32(STORED_WEIGHT)
         of_items[:, :count] += predicted
         norms = np.sqrt(np.maximum(np.einsum("ij,ij->i", of_items, of_items), np.float32(1e-30)))
         of_items[:, :count] *= model.weights
@@ -482,7 +484,7 @@ def _scores(
     tiers[finalists] = 1
     levels = rescore_levels(rescoring_codes[finalists], queries.levels.shape[1], bits)
     by_levels = project(levels, model.U) * corrections[finalists][:, None] + model.u
-    by_both = unit_rows(predicted[finalists] + _raise(by_levels, model.power))
+    by_both = unit_rows(np.float32(SHORT_CODE_WEIGHT) * predicted[finalists] + _raise(by_levels, model.power))
     agreement[finalists], scores[finalists] = score(by_both, finalists)
     return np.stack([scores, cosines, agreement, votes]), tiers, float(strength)
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from stillhash.numeric import kernels
 from stillhash.numeric.kernels import PageCandidates, PageLabels, PageQueries
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.reference import SHORT_CODE_WEIGHT
 from stillhash.numeric.reference import label_vectors as vectors_of_columns
 from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescoring import RescoreQueries, Rescorer
@@ -57,9 +58,10 @@ class LabelRegression:
         return kernels.predict_labels(codes, self.V, self.v, self.power)
 
     def of_both_codes(self, by_codes: Floats, levels: Floats, corrections: Floats) -> Floats:
-        """Return the labels (n, labels) predicted of finalists: of short codes and of rescoring codes, averaged."""
+        """Return the labels (n, labels) predicted of finalists, by those of short codes and by rescoring codes."""
         by_levels = kernels.project(levels, self.U) * corrections[:, None] + self.u
-        return unit_rows(by_codes + unit_rows(np.maximum(by_levels, 0) ** np.float32(self.power)))
+        by_levels = unit_rows(np.maximum(by_levels, 0) ** np.float32(self.power))
+        return unit_rows(np.float32(SHORT_CODE_WEIGHT) * by_codes + by_levels)
 
     @cached_property
     def arrays(self) -> PageLabels:

@@ -14,12 +14,10 @@ from typing import IO, Any, Protocol, runtime_checkable
 from stillhash.collection import Collection, ImportProgress
 from stillhash.errors import Busy, InvalidInput, StillhashError, StoreFailed, TooLarge
 from stillhash.io import count_rows
-from stillhash.io.archives import ArchiveLimits, check_zip, inner_path, unpack_zip
-from stillhash.io.chunks import ROW_READERS, list_columns
-from stillhash.io.columns import VECTOR_NAMES
-from stillhash.io.folders import SIBLING_SUFFIXES
-from stillhash.io.label_sources import LABEL_TABLES
-from stillhash.io.rows import reading
+from stillhash.io.files import ROW_READERS, list_columns
+from stillhash.io.folders import LABEL_TABLES, SIBLING_SUFFIXES
+from stillhash.io.rows import VECTOR_NAMES, reading
+from stillhash.server.archives import ArchiveLimits, check_zip, inner_path, unpack_zip
 from stillhash.server.tasks import Report, Task
 
 UPLOADS_FOLDER = "uploads"  # inside the collection's folder

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhash.search.gpu.batching import MOST_TOGETHER, CardSearch, SearchQueue
+from stillhash.search.gpu.gpu_scan import MOST_TOGETHER, CardSearch, SearchQueue
 from stillhash.search.merge import no_floors
 
 

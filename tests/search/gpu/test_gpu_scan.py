@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from stillhash import Scan
 from stillhash.errors import OutOfMemory
 from stillhash.numeric.codes import TILE, to_tiles
-from stillhash.search.gpu.batching import CardSearch
 from stillhash.search.gpu.card import CardLimits
-from stillhash.search.gpu.gpu_scan import GpuScan
+from stillhash.search.gpu.gpu_scan import CardSearch, GpuScan
 from tests.contracts.saved_indexes import *  # noqa: F403
 from tests.contracts.searchers import *  # noqa: F403
 from tests.contracts.searchers import Make, random_codes

@@ -30,8 +30,8 @@ from stillhash.collection.types import Filter, Id
 from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, Busy, InvalidInput, StillhashError, StoreFailed, shortage
 from stillhash.files import create_private
-from stillhash.io.arrow_batches import load_pyarrow
-from stillhash.io.columns import CODE_NAME
+from stillhash.io.arrow import load_pyarrow
+from stillhash.io.rows import CODE_NAME
 from stillhash.numeric.codes import width
 from stillhash.numeric.kernels import read_tiles
 from stillhash.numeric.validation import Codes, Floats

@@ -22,7 +22,7 @@ from stillhash.collection.types import Id
 from stillhash.collection.validation import check_ids, input_rows
 from stillhash.errors import Conflict, InvalidInput, StillhashError
 from stillhash.io import ColumnNames, LazyChunk, has_columns, scan_chunks, source_digest
-from stillhash.io.arrow_batches import BatchContent
+from stillhash.io.rows import BatchContent
 from stillhash.numeric.validation import Mask
 
 RECORD_PREFIX = "import "  # of the keys in `meta`

@@ -1,22 +1,39 @@
-"""A similarity index of FiftyOne, whose items are samples, or labels where patches are indexed."""
+"""A similarity index of FiftyOne, whose items are samples, or labels where patches are indexed.
+
+Its collection has one handle to read, and one for the time of each change, so that the server of the App, and other
+sessions, can search and change it meanwhile.
+"""
 
 import logging
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from tempfile import mkdtemp
+from typing import Any, NamedTuple
+from weakref import finalize
 
+import fiftyone
 import numpy as np
 from fiftyone.brain.similarity import SimilarityIndex
+from fiftyone.core.patches import PatchesView
 from fiftyone.core.utils import to_slug
 from numpy.typing import NDArray
 
 from stillhash.collection import Collection
+from stillhash.collection import open as open_collection
 from stillhash.collection.types import Hit
 from stillhash.errors import Conflict, InvalidInput, NotFound
-from stillhash.integrations.fiftyone.labels import patch_labels, sample_labels
-from stillhash.integrations.fiftyone.stored_index import StoredIndex, is_fitted, item_metadata, sample_of
 
 RELABEL_ROWS = 65_536  # at a time
+SETTINGS = ("bits", "init_rows", "learn_rows", "keep_features")
+LABEL_LISTS = {
+    fiftyone.Classifications: "classifications",
+    fiftyone.Detections: "detections",
+    fiftyone.Polylines: "polylines",
+    fiftyone.Keypoints: "keypoints",
+}
+
+
 IdsOrNone = Iterable[str] | str | None
 
 logger = logging.getLogger(__name__)
@@ -256,3 +273,137 @@ def _fit(collection: Collection) -> None:
     """Give items their codes now, if they wait for more rows."""
     if not is_fitted(collection):
         collection.fit()
+
+
+class IndexedIds(NamedTuple):
+    """The ids of all items of an index, in the same order."""
+
+    items: NDArray[Any]
+    samples: NDArray[Any]
+
+
+class StoredIndex:
+    """The collection that a config names. Its items have their id and that of their sample in their metadata."""
+
+    def __init__(self, config: Any, name: str | None) -> None:
+        """Choose a folder for a new index: by its name, or a temporary one if it has none."""
+        self.config = config
+        self._reader: Collection | None = None
+        self._ids: IndexedIds | None = None
+        if config.collection is None and name is None:
+            config.folder, config.collection = mkdtemp(prefix="stillhash-"), "index"
+            finalize(self, shutil.rmtree, config.folder, ignore_errors=True)
+        elif config.collection is None:
+            config.collection = _new_name(Path(config.folder), str(name))
+
+    @property
+    def path(self) -> Path:
+        return Path(self.config.folder, self.config.collection)
+
+    def exists(self) -> bool:
+        return (self.path / "store.db").is_file()
+
+    def read(self) -> Collection:
+        """Return the collection, to read it."""
+        if self._reader is None:
+            if not self.exists():
+                raise NotFound(f"index: nothing is in it yet, or {self.path.name} was moved or deleted")
+            self._reader = open_collection(self.path, read_only=True)
+        return self._reader
+
+    def write(self, dim: int | None = None) -> Collection:
+        """Open the collection to change it. With the length of embeddings, create it if there is none."""
+        self._ids = None
+        if dim is None and not self.exists():
+            raise NotFound("index: nothing is in it yet")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return open_collection(self.path, dim, **({} if self.exists() else self._settings()))
+
+    def ids(self) -> IndexedIds:
+        """Return the ids of all items, as of the last change or `reload` of this session."""
+        if self._ids is None:
+            items = list(self.read().items()) if self.exists() else []
+            samples = [sample_of(item.metadata) for item in items]
+            self._ids = IndexedIds(np.array([item.id for item in items], object), np.array(samples, object))
+        return self._ids
+
+    def reload(self) -> None:
+        """Read the ids again, which another session may have changed."""
+        self._ids = None
+
+    def delete(self) -> None:
+        """Delete the collection."""
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = self._ids = None
+        if self.exists():
+            shutil.rmtree(self.path)
+
+    def _settings(self) -> dict[str, Any]:
+        return {name: getattr(self.config, name) for name in SETTINGS}
+
+
+def item_metadata(item: str, sample: str) -> dict[str, str]:
+    return {"item": item, "sample": sample}
+
+
+def sample_of(metadata: dict[str, Any] | None) -> str:
+    """Return the id of the sample of an item."""
+    return str((metadata or {}).get("sample"))
+
+
+def is_fitted(collection: Collection) -> bool:
+    return bool(collection.stats()["fitted"])
+
+
+def _new_name(folder: Path, name: str) -> str:
+    """Return the name, with a number if there is such a folder."""
+    number = 1
+    while (folder / (numbered := name if number == 1 else f"{name}-{number}")).exists():
+        number += 1
+    return numbered
+
+
+ItemLabels = dict[str, list[Any]]  # by id, without repeats
+
+
+def sample_labels(samples: Any, fields: Sequence[str]) -> ItemLabels:
+    """Return the labels of each sample, from all of these fields."""
+    if not fields:
+        raise InvalidInput("fields: expected the name of a field with labels, got none")
+    id_field = "sample_id" if isinstance(samples, PatchesView) else "id"
+    ids, *columns = samples.values([id_field, *(label_path(samples, field, "label") for field in fields)])
+    labels: ItemLabels = {}
+    for name, *values in zip(ids, *columns, strict=True):
+        _extend(labels.setdefault(name, []), [each for value in values for each in _as_list(value)])
+    return labels
+
+
+def patch_labels(samples: Any, patches_field: str) -> ItemLabels:
+    """Return the label of each patch."""
+    ids, values = samples.values([label_path(samples, patches_field, each) for each in ("id", "label")])
+    labels: ItemLabels = {}
+    for names, texts in zip(ids, values, strict=True):
+        for name, text in zip(_as_list(names), texts if isinstance(texts, list) else [texts], strict=True):
+            _extend(labels.setdefault(name, []), _as_list(text))
+    return labels
+
+
+def label_path(samples: Any, field: str, attribute: str) -> str:
+    """Return the path of an attribute of the labels in a field; of strings, and of lists of them, the field."""
+    schema = samples.get_field(field)
+    if schema is None:
+        raise InvalidInput(f"fields: expected a field of the samples, got {field!r}")
+    kind = getattr(schema, "document_type", None)
+    if kind is None:
+        return field
+    return ".".join(filter(None, (field, LABEL_LISTS.get(kind), attribute)))
+
+
+def _as_list(value: Any) -> list[Any]:
+    values = value if isinstance(value, list) else [value]
+    return [each for each in values if each is not None]
+
+
+def _extend(labels: list[Any], values: list[Any]) -> None:
+    labels.extend(value for value in dict.fromkeys(values) if value not in labels)

@@ -5,7 +5,7 @@ from typing import Any
 from haystack import Document, component, default_from_dict
 
 from stillhash.errors import InvalidInput
-from stillhash.integrations.haystack.serialization import check_store, serialised, with_store
+from stillhash.integrations.haystack.retrievers import check_store, serialised, with_store
 from stillhash.integrations.haystack.store import StillhashDocumentStore
 
 

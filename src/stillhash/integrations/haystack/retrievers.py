@@ -1,15 +1,37 @@
-"""Components for pipelines that search: by an embedding, or by an embedding and words."""
+"""Components for pipelines that search: by an embedding, or by an embedding and words; and how components are saved."""
 
 from typing import Any
 
-from haystack import Document, component, default_from_dict
+from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.document_stores.types import FilterPolicy, apply_filter_policy
 
-from stillhash.integrations.haystack.serialization import check_store, serialised, with_store
+from stillhash.errors import WrongType
 from stillhash.integrations.haystack.store import StillhashDocumentStore
 from stillhash.numeric.validation import check_integer, check_number
 
 Documents = dict[str, list[Document]]
+
+
+def check_store(document_store: Any) -> StillhashDocumentStore:
+    """Return the store, if it is one of these."""
+    if not isinstance(document_store, StillhashDocumentStore):
+        got = type(document_store).__name__
+        raise WrongType(f"document_store: expected a StillhashDocumentStore, got a value of type {got}")
+    return document_store
+
+
+def serialised(part: Any, **arguments: Any) -> dict[str, Any]:
+    """Return the arguments of a component, with those of its store."""
+    data: dict[str, Any] = default_to_dict(part, document_store=part.document_store.to_dict(), **arguments)
+    return data
+
+
+def with_store(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a component with its store in the place of the store's own arguments."""
+    arguments = dict(data["init_parameters"])
+    if isinstance(arguments["document_store"], dict):
+        arguments["document_store"] = StillhashDocumentStore.from_dict(arguments["document_store"])
+    return {**data, "init_parameters": arguments}
 
 
 class SearchDefaults:

@@ -1,10 +1,13 @@
 """The document store of Haystack, in a folder of this machine."""
 
+import asyncio
+import json
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from haystack import Document, default_from_dict, default_to_dict
 from haystack.document_stores.errors import DuplicateDocumentError
@@ -14,20 +17,40 @@ from haystack.errors import FilterError
 from stillhash.collection import Collection
 from stillhash.collection.types import TEXT_FIELD, Filter, Hit, Item, VersionName
 from stillhash.errors import Closed, InvalidInput, report_shortages
-from stillhash.integrations.haystack.async_methods import AsyncMethods
-from stillhash.integrations.haystack.documents import check_documents, in_order, labels_of, to_document, to_metadata
-from stillhash.integrations.haystack.filters import translate
+from stillhash.integrations.haystack.documents import (
+    check_documents,
+    in_order,
+    labels_of,
+    to_document,
+    to_metadata,
+    translate,
+)
 from stillhash.integrations.haystack.folder import EMBEDDED, UNEMBEDDED, DocumentFolder, Step, leave_folder, use_folder
-from stillhash.integrations.haystack.metadata_queries import MetadataMethods
 from stillhash.numeric.validation import check_integer
 
 _first_use = threading.Lock()  # when a store opens its folder
 FilterDict = dict[str, Any]
 Conditions = tuple[Filter | None, Filter | None]  # for documents with an embedding, and without one
+META_PREFIX = "meta."
+TYPE_NAMES = {bool: "boolean", int: "int", float: "float"}
+
+Returned = TypeVar("Returned")
+
+
+def _in_thread(method: Callable[..., Returned]) -> Callable[..., Coroutine[Any, Any, Returned]]:
+    """Return the method for asyncio: it runs in a thread, so that the event loop goes on."""
+
+    @wraps(method)
+    async def run(self: "StillhashDocumentStore", *args: Any, **options: Any) -> Returned:
+        work: Callable[..., Returned] = getattr(self, method.__name__)
+        return await asyncio.to_thread(work, *args, **options)
+
+    run.__name__ += "_async"
+    return run
 
 
 @report_shortages
-class StillhashDocumentStore(MetadataMethods, AsyncMethods):
+class StillhashDocumentStore:
     """Documents in a folder, searched by fixed binary codes and ranked by a similarity that learns."""
 
     def __init__(
@@ -258,6 +281,50 @@ class StillhashDocumentStore(MetadataMethods, AsyncMethods):
         """Vote on documents as answers to a query, as `Collection.feedback`; return the version of the model."""
         return self.collection.feedback(query_embedding, document_ids, votes, source=source, position=position)
 
+    def count_unique_metadata_by_filter(self, filters: dict[str, Any], metadata_fields: list[str]) -> dict[str, int]:
+        """Return how many different values fields of the meta have, in the documents that match."""
+        items, names = self.matching_items(filters), map(meta_field, metadata_fields)
+        return {name: len(distinct_values(meta_values(items, name))) for name in names}
+
+    def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
+        """Return the fields of the meta of all documents, and their types."""
+        return field_types(self.matching_items())
+
+    def get_metadata_field_min_max(self, metadata_field: str) -> dict[str, Any]:
+        """Return the least and the greatest value of a field of the meta."""
+        return value_range(meta_values(self.matching_items(), meta_field(metadata_field)))
+
+    def get_metadata_field_unique_values(
+        self,
+        metadata_field: str,
+        search_term: str | None = None,
+        from_: int = 0,
+        size: int = 10,
+        filters: dict[str, Any] | None = None,
+    ) -> tuple[list[Any], int]:
+        """Return a page of the different values of a field, and how many there are; those that hold a term, if any."""
+        values = distinct_values(meta_values(self.matching_items(filters), meta_field(metadata_field)))
+        term = (search_term or "").lower()
+        values = [value for value in values if term in str(value).lower()]
+        return values[from_ : from_ + size], len(values)
+
+    # A store is used from any number of threads.
+    count_documents_async = _in_thread(count_documents)
+    filter_documents_async = _in_thread(filter_documents)
+    write_documents_async = _in_thread(write_documents)
+    delete_documents_async = _in_thread(delete_documents)
+    delete_all_documents_async = _in_thread(delete_all_documents)
+    delete_by_filter_async = _in_thread(delete_by_filter)
+    update_by_filter_async = _in_thread(update_by_filter)
+    count_documents_by_filter_async = _in_thread(count_documents_by_filter)
+    count_unique_metadata_by_filter_async = _in_thread(count_unique_metadata_by_filter)
+    get_metadata_fields_info_async = _in_thread(get_metadata_fields_info)
+    get_metadata_field_min_max_async = _in_thread(get_metadata_field_min_max)
+    get_metadata_field_unique_values_async = _in_thread(get_metadata_field_unique_values)
+    embedding_retrieval_async = _in_thread(embedding_retrieval)
+    hybrid_retrieval_async = _in_thread(hybrid_retrieval)
+    feedback_async = _in_thread(feedback)
+
     def _embeddings(self, items: Sequence[Item]) -> dict[str, list[float]]:
         """Return the embeddings of documents that have one, as they are stored; none where they are not kept."""
         collection = self.collection
@@ -267,6 +334,39 @@ class StillhashDocumentStore(MetadataMethods, AsyncMethods):
         if self.read_only:  # another process may have deleted some
             ids = [str(item.id) for item in collection.get(ids) if item is not None]
         return dict(zip(ids, collection.reconstruct(ids).tolist(), strict=True)) if ids else {}
+
+
+def meta_field(field: str) -> str:
+    """Return the name of a field without the prefix that filters have."""
+    return field.removeprefix(META_PREFIX)
+
+
+def meta_values(items: Iterable[Item], field: str) -> list[Any]:
+    """Return the values of a field, of the documents that have it."""
+    values = ((item.metadata or {}).get("meta", {}).get(field) for item in items)
+    return [value for value in values if value is not None]
+
+
+def distinct_values(values: Iterable[Any]) -> list[Any]:
+    """Return values without repetitions, sorted as texts; 1, 1.0, True and "1" are different."""
+    distinct = {(type(value).__name__, json.dumps(value, sort_keys=True)): value for value in values}
+    return [distinct[key] for key in sorted(distinct, key=lambda key: (str(distinct[key]), key))]
+
+
+def field_types(items: Iterable[Item]) -> dict[str, dict[str, str]]:
+    """Return the fields, and the type of a value of each; "keyword" for texts and all others."""
+    metas = ((item.metadata or {}).get("meta", {}) for item in items)
+    types = {key: type(value) for meta in metas for key, value in meta.items() if value is not None}
+    return {key: {"type": TYPE_NAMES.get(kind, "keyword")} for key, kind in types.items()}
+
+
+def value_range(values: Iterable[Any]) -> dict[str, Any]:
+    """Return the least and the greatest value; None of what cannot be compared."""
+    comparable = [value for value in values if isinstance(value, int | float | str)]
+    try:
+        return {"min": min(comparable, default=None), "max": max(comparable, default=None)}
+    except TypeError:
+        return {"min": None, "max": None}
 
 
 def _conditions(filters: Any, *, some: bool = False) -> Conditions:

@@ -8,9 +8,11 @@ except ImportError as error:
     message = "stillhash.integrations.langchain needs langchain-core: pip install 'stillhash[langchain]'"
     raise MissingExtra(message) from error
 
-from stillhash.integrations.langchain.document_index import StillhashDocumentIndex
-from stillhash.integrations.langchain.embeddings import StillhashEmbeddings
-from stillhash.integrations.langchain.retriever import StillhashRetriever
-from stillhash.integrations.langchain.vector_store import StillhashVectorStore
+from stillhash.integrations.langchain.vector_store import (
+    StillhashDocumentIndex,
+    StillhashEmbeddings,
+    StillhashRetriever,
+    StillhashVectorStore,
+)
 
 __all__ = ["StillhashDocumentIndex", "StillhashEmbeddings", "StillhashRetriever", "StillhashVectorStore"]

@@ -7,17 +7,36 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from langchain_core.documents import Document
+from numpy.typing import ArrayLike
 
 from stillhash.collection import open as open_collection
 from stillhash.collection.types import Filter, Hit, Id, VersionName
 from stillhash.collection.validation import check_items
 from stillhash.errors import Conflict, InvalidInput, WrongType
-from stillhash.integrations.langchain.diversity import select_diverse
 from stillhash.integrations.langchain.documents import DocumentRow, ScoredDocument, stored_ids, to_document
+from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.validation import Floats, check_integer, check_number
 
 MAX_DIVERSE_HITS = 10_000  # whose vectors are compared with each other
 NEW_COLLECTION_SETTINGS = frozenset(inspect.signature(open_collection).parameters) - {"path", "read_only"}
+
+
+def select_diverse(relevance: ArrayLike, vectors: ArrayLike, k: int, lambda_mult: float) -> list[int]:
+    """Return the places of k rows: each time the one with the greatest lambda r - (1 - lambda) c.
+
+    r is its relevance, and c the largest cosine of its vector with those chosen before. Ties are broken by place; the
+    first one is the most relevant.
+    """
+    scores, X = np.asarray(relevance, np.float64), unit_rows(np.asarray(vectors, np.float64))
+    redundancy = np.full(len(scores), -np.inf)
+    places: list[int] = []
+    while len(places) < min(k, len(scores)):
+        gain = scores if not places else lambda_mult * scores - (1 - lambda_mult) * redundancy
+        left = np.ones(len(scores), bool)
+        left[places] = False
+        places.append(int(np.flatnonzero(left)[np.argmax(gain[left])]))
+        redundancy = np.maximum(redundancy, X @ X[places[-1]])
+    return places
 
 
 class SearchSettings(NamedTuple):

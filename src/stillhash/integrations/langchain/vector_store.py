@@ -1,4 +1,7 @@
-"""A vector store of LangChain over a collection: each verb for threads that may wait, and for an event loop."""
+"""A collection in LangChain: a vector store, its retriever and document index, and embeddings of our encoders.
+
+Each verb is there for threads that may wait, and for an event loop.
+"""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -6,10 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.vectorstores import VectorStore
+from langchain_core.indexing.base import DeleteResponse, DocumentIndex, UpsertResponse
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
+from pydantic import ConfigDict, Field
 
+from stillhash.encoders import Encoder, open_encoder
+from stillhash.errors import InvalidInput
 from stillhash.integrations.collection_threads import CollectionThreads
 from stillhash.integrations.langchain.document_collection import DocumentCollection, search_settings
 from stillhash.integrations.langchain.documents import (
@@ -20,10 +28,67 @@ from stillhash.integrations.langchain.documents import (
     to_rows,
     to_scored,
 )
-from stillhash.integrations.langchain.embeddings import StillhashEmbeddings
-from stillhash.integrations.langchain.retriever import StillhashRetriever
 
 HITS, FETCHED_HITS = 4, 20  # as other vector stores return and compare, by default
+
+
+class StillhashEmbeddings(Embeddings):
+    """Embed texts by an encoder, named as for `open_encoder`; no service is called.
+
+    A new collection of a `StillhashVectorStore` remembers the encoder, so that the command line, the server and
+    `stillhash mcp` can search it by text too.
+    """
+
+    def __init__(self, encoder: str) -> None:
+        self.encoder: Encoder = open_encoder(encoder)
+        if not self.encoder.has_text:
+            raise InvalidInput(f"encoder: expected one of texts, got {encoder!r}")
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return one vector for each text."""
+        return [row.tolist() for row in self.encoder.encode_texts(texts)] if texts else []
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of a text."""
+        return self.embed_documents([text])[0]
+
+
+class StillhashRetriever(VectorStoreRetriever):
+    """Retrieve documents of a `StillhashVectorStore`, which learns from votes on them.
+
+    vectorstore : the store. k : documents, at most; `search_kwargs` and arguments of `invoke` come before it.
+    search_type : "similarity", "mmr" or "similarity_score_threshold". search_kwargs : arguments of that search.
+    """
+
+    k: int | None = None
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
+    ) -> list[Document]:
+        return list(super()._get_relevant_documents(query, run_manager=run_manager, **self._arguments(kwargs)))
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
+    ) -> list[Document]:
+        return list(await super()._aget_relevant_documents(query, run_manager=run_manager, **self._arguments(kwargs)))
+
+    def _arguments(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        number = {} if self.k is None or "k" in self.search_kwargs else {"k": self.k}
+        return number | kwargs
+
+    def feedback(
+        self, query: str, id: str | list[str], vote: Any, *, source: str = "", position: int | list[int] | None = None
+    ) -> int:
+        """Vote on a document as a hit of a query, as `StillhashVectorStore.feedback` does."""
+        store: Any = self.vectorstore
+        return int(store.feedback(query, id, vote, source=source, position=position))
+
+    async def afeedback(
+        self, query: str, id: str | list[str], vote: Any, *, source: str = "", position: int | list[int] | None = None
+    ) -> int:
+        """Do the same as `feedback`."""
+        store: Any = self.vectorstore
+        return int(await store.afeedback(query, id, vote, source=source, position=position))
 
 
 class StillhashVectorStore(VectorStore):
@@ -297,3 +362,52 @@ class StillhashVectorStore(VectorStore):
         """Return a retriever, which takes feedback too; `kwargs` are its fields."""
         tags = kwargs.pop("tags", None) or self._get_retriever_tags()
         return StillhashRetriever(vectorstore=self, tags=tags, **kwargs)
+
+
+class StillhashDocumentIndex(DocumentIndex):
+    """The documents of a `StillhashVectorStore` as a document index, an interface that LangChain calls beta.
+
+    store : the vector store. search_kwargs : arguments of its `similarity_search`.
+    """
+
+    store: StillhashVectorStore
+    search_kwargs: dict[str, Any] = Field(default_factory=dict)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    def upsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
+        """Store documents, replacing those whose ids exist. All are stored, or none."""
+        return {"succeeded": self.store.add_documents(list(items), **kwargs), "failed": []}
+
+    async def aupsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
+        """Do the same as `upsert`."""
+        return {"succeeded": await self.store.aadd_documents(list(items), **kwargs), "failed": []}
+
+    def delete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
+        """Delete documents by their ids, and return those that existed."""
+        return _deleted(self.store.delete_existing(ids, **kwargs))
+
+    async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
+        """Do the same as `delete`."""
+        return _deleted(await self.store.adelete_existing(ids, **kwargs))
+
+    def get(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
+        """Return the documents with these ids, without those that do not exist."""
+        return self.store.get_by_ids(ids)
+
+    async def aget(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
+        """Do the same as `get`."""
+        return await self.store.aget_by_ids(ids)
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
+    ) -> list[Document]:
+        return self.store.similarity_search(query, **self.search_kwargs | kwargs)
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
+    ) -> list[Document]:
+        return await self.store.asimilarity_search(query, **self.search_kwargs | kwargs)
+
+
+def _deleted(ids: list[str]) -> DeleteResponse:
+    return {"num_deleted": len(ids), "succeeded": ids, "failed": [], "num_failed": 0}

@@ -24,6 +24,15 @@ struct Bound {
 
 struct HashFunctions;  // see encode.hpp
 
+// What predicts the labels of a code: see LabelTable.
+struct LabelSums {
+  const float* table;  // (2 * planes, 16, labels)
+  const float* v;      // (labels,)
+  int planes;
+  int64_t labels;
+  int half_powers;
+};
+
 struct Lanes {
   const char* name;
 
@@ -35,9 +44,9 @@ struct Lanes {
 
   // Exact sequential PA-I over the rows of X, in place on Ut (D, l). See learn.inl for the scratch.
   void (*learn_f32)(float* Ut, const float* X, const int8_t* G, int64_t n, int64_t D, int64_t l, float C,
-                    int norm_power, float* scratch);
+                    float* scratch);
   void (*learn_f64)(double* Ut, const double* X, const int8_t* G, int64_t n, int64_t D, int64_t l, double C,
-                    int norm_power, double* scratch);
+                    double* scratch);
 
   // Z (n, l) = X (n, D) W (D, l); a row of Z depends on its row of X alone, to the last bit.
   void (*project)(const float* X, int64_t n, int64_t D, const float* W, int64_t l, float* Z);
@@ -45,6 +54,10 @@ struct Lanes {
   // The codes of up to kEncodeRows rows with these norms; see encode.inl.
   void (*encode)(const HashFunctions& functions, const float* X, const float* norms, int64_t n, float* scratch,
                  uint8_t* codes);
+
+  // max(x V + v, 0)^(half_powers / 2) of the signs x of a code (labels,), and the power alone of a row of labels.
+  void (*predict_labels)(const LabelSums& sums, const uint8_t* code, float* row);
+  void (*raise_labels)(float* row, int64_t labels, int half_powers);
 
   // Reads every byte once: the speed limit that the scan is measured against.
   uint64_t (*read)(const uint8_t* bytes, size_t n);

@@ -1,6 +1,8 @@
 // AVX2 and FMA: every x86-64 since 2013.
 #include <immintrin.h>
 
+#include <cmath>
+
 #include "encode.hpp"
 #include "lanes.hpp"
 
@@ -35,6 +37,7 @@ struct Simd {
 #include "filter.inl"
 #include "learn.inl"
 #include "encode.inl"
+#include "labels.inl"
 
 namespace stillhash {
 namespace {
@@ -47,5 +50,6 @@ uint64_t read(const uint8_t* p, size_t n) {
          _mm256_extract_epi64(t, 3);
 }
 }  // namespace
-const Lanes kAvx2 = {"avx2", filter, learn<float>, learn<double>, project<float>, encode, read};
+const Lanes kAvx2 = {
+    "avx2", filter, learn<float>, learn<double>, project<float>, encode, predict_labels, raise_labels, read};
 }  // namespace stillhash

@@ -1,6 +1,8 @@
 // AVX-512 (F, BW, VL, DQ): the same loops, twice as wide.
 #include <immintrin.h>
 
+#include <cmath>
+
 #include "encode.hpp"
 #include "lanes.hpp"
 
@@ -34,6 +36,7 @@ struct Simd {
 #include "filter.inl"
 #include "learn.inl"
 #include "encode.inl"
+#include "labels.inl"
 
 namespace stillhash {
 namespace {
@@ -44,5 +47,6 @@ uint64_t read(const uint8_t* p, size_t n) {
   return _mm512_reduce_add_epi64(_mm512_add_epi64(_mm512_add_epi64(s[0], s[1]), _mm512_add_epi64(s[2], s[3])));
 }
 }  // namespace
-const Lanes kAvx512 = {"avx512", filter, learn<float>, learn<double>, project<float>, encode, read};
+const Lanes kAvx512 = {
+    "avx512", filter, learn<float>, learn<double>, project<float>, encode, predict_labels, raise_labels, read};
 }  // namespace stillhash

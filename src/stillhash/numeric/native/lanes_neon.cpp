@@ -1,6 +1,8 @@
 // NEON: every 64-bit ARM.
 #include <arm_neon.h>
 
+#include <cmath>
+
 #include "encode.hpp"
 #include "lanes.hpp"
 
@@ -36,6 +38,7 @@ struct Simd {
 #include "filter.inl"
 #include "learn.inl"
 #include "encode.inl"
+#include "labels.inl"
 
 namespace stillhash {
 namespace {
@@ -46,5 +49,6 @@ uint64_t read(const uint8_t* p, size_t n) {
   return vaddvq_u64(vaddq_u64(vaddq_u64(s[0], s[1]), vaddq_u64(s[2], s[3])));
 }
 }  // namespace
-const Lanes kNeon = {"neon", filter, learn<float>, learn<double>, project<float>, encode, read};
+const Lanes kNeon = {
+    "neon", filter, learn<float>, learn<double>, project<float>, encode, predict_labels, raise_labels, read};
 }  // namespace stillhash

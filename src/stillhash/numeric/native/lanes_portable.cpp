@@ -1,4 +1,6 @@
 // Plain C++ for any processor: the same results without intrinsics.
+#include <cmath>
+
 #include "encode.hpp"
 #include "lanes.hpp"
 
@@ -8,6 +10,7 @@
 
 #include "learn.inl"
 #include "encode.inl"
+#include "labels.inl"
 
 namespace stillhash {
 namespace {
@@ -37,5 +40,6 @@ uint64_t read(const uint8_t* p, size_t n) {
 }
 
 }  // namespace
-const Lanes kPortable = {"portable", filter, learn<float>, learn<double>, project<float>, encode, read};
+const Lanes kPortable = {
+    "portable", filter, learn<float>, learn<double>, project<float>, encode, predict_labels, raise_labels, read};
 }  // namespace stillhash

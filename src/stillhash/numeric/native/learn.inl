@@ -127,8 +127,7 @@ struct LearnPanel {
 };
 
 template <class T>
-void learn(T* Ut, const T* X, const int8_t* G, int64_t n, int64_t D, int64_t l, T C, int norm_power,
-           T* scratch) {
+void learn(T* Ut, const T* X, const int8_t* G, int64_t n, int64_t D, int64_t l, T C, T* scratch) {
   T* XT = scratch;             // (D, kBlock)
   T* K = XT + D * kBlock;      // (kBlock, kBlock), lower triangle
   T* P = K + kBlock * kBlock;  // (kBlock, kPanel)
@@ -141,11 +140,10 @@ void learn(T* Ut, const T* X, const int8_t* G, int64_t n, int64_t D, int64_t l, 
     for (int64_t r = 0; r < B; r += TILE_ROWS)
       for (int64_t c = 0; c < r + TILE_ROWS; c += 2 * L)
         tile<T, LANE_BYTES, TILE_ROWS, 2>(D, XT + r, kBlock, 1, XT + c, kBlock, K + r * kBlock + c, kBlock);
-    T steps[kBlock];  // 1 / |x|^norm_power; a zero row changes nothing
+    T steps[kBlock];  // 1 / |x|^2; a zero row changes nothing
     for (int64_t j = 0; j < B; ++j) {
       const T squared = K[j * kBlock + j];
-      const T norm = norm_power == 2 ? squared : static_cast<T>(__builtin_sqrt(static_cast<double>(squared)));
-      steps[j] = norm > T(0) ? T(1) / norm : T(0);
+      steps[j] = squared > T(0) ? T(1) / squared : T(0);
     }
     over_panels<T, LearnPanel>(l, Ut, static_cast<const T*>(XT), static_cast<const T*>(K),
                                static_cast<const T*>(steps), G + s * l, B, D, l, C, P, A);

@@ -114,13 +114,13 @@ static nb::list scan_all(const std::string& lanes, nb::list list, In<double, 2> 
 }
 
 template <class T>
-static void learn(const std::string& lanes, Array<T, 2> Ut, In<T, 2> X, In<int8_t, 2> G, T C, int norm_power) {
+static void learn(const std::string& lanes, Array<T, 2> Ut, In<T, 2> X, In<int8_t, 2> G, T C) {
   const int64_t n = X.shape(0), D = X.shape(1), l = G.shape(1);
   nb::gil_scoped_release free_gil;
   std::unique_ptr<T[]> scratch(new T[learn_scratch(D)]);
   const Lanes& use = lanes_named(lanes);
-  if constexpr (sizeof(T) == 4) use.learn_f32(Ut.data(), X.data(), G.data(), n, D, l, C, norm_power, scratch.get());
-  else use.learn_f64(Ut.data(), X.data(), G.data(), n, D, l, C, norm_power, scratch.get());
+  if constexpr (sizeof(T) == 4) use.learn_f32(Ut.data(), X.data(), G.data(), n, D, l, C, scratch.get());
+  else use.learn_f64(Ut.data(), X.data(), G.data(), n, D, l, C, scratch.get());
 }
 
 static void snapped(In<float, 2> weights, Array<double, 2> grid) {
@@ -193,23 +193,24 @@ static std::vector<float> table_of(In<float, 2> V) {
   return table;
 }
 
-static void labels_of(In<uint8_t, 2> codes, In<float, 2> V, In<float, 1> v, int half_powers, Array<float, 2> labels) {
+static void labels_of(const std::string& lanes, In<uint8_t, 2> codes, In<float, 2> V, In<float, 1> v, int half_powers, Array<float, 2> labels) {
   const int64_t n = codes.shape(0), l = V.shape(1);
   nb::gil_scoped_release free_gil;
   const std::vector<float> sums = table_of(V);
-  const LabelTable table(sums.data(), v.data(), static_cast<int>(V.shape(0)), l, half_powers);
+  const int bits = static_cast<int>(V.shape(0));
+  const LabelTable table(lanes_named(lanes), sums.data(), v.data(), bits, l, half_powers);
   for (int64_t i = 0; i < n; ++i) table.predict(codes.data() + i * codes.shape(1), labels.data() + i * l);
 }
 
-static void scores_of_page(In<uint8_t, 3> codes, In<float, 2> V, In<float, 1> v, int half_powers, In<float, 2> labels,
-                           In<double, 2> looks, In<double, 1> most, float label_share, float looks_share,
+static void scores_of_page(const std::string& lanes, In<uint8_t, 3> codes, In<float, 2> V, In<float, 1> v,
+                           int half_powers, In<float, 2> labels, In<double, 2> looks, In<double, 1> most, float label_share, float looks_share,
                            Array<float, 2> scores) {
   const int bits = static_cast<int>(V.shape(0));
   nb::gil_scoped_release free_gil;
   const std::vector<float> sums = table_of(V);
   page_scores({codes.data(), looks.data(), most.data(), labels.data(), static_cast<int64_t>(codes.shape(0)),
                static_cast<int64_t>(codes.shape(1)), bits, label_share, looks_share},
-              LabelTable(sums.data(), v.data(), bits, V.shape(1), half_powers), scores.data());
+              LabelTable(lanes_named(lanes), sums.data(), v.data(), bits, V.shape(1), half_powers), scores.data());
 }
 
 static void candidates_of(In<float, 2> scores, In<int64_t, 2> ids, In<uint8_t, 3> codes, In<double, 2> weights,
@@ -230,7 +231,8 @@ static void rescored(const std::string& lanes, nb::tuple candidates, nb::tuple q
   const auto votes = nb::cast<In<float, 2>>(queries[2]);
   const auto v = nb::cast<In<float, 1>>(model[3]);
   const int code_bits = static_cast<int>(votes.shape(1) ? votes.shape(1) : 8 * codes.shape(2));
-  const LabelTable table(nb::cast<In<float, 3>>(model[2]).data(), v.data(), code_bits, v.shape(0), half_powers);
+  const Lanes& use = lanes_named(lanes);
+  const LabelTable table(use, nb::cast<In<float, 3>>(model[2]).data(), v.data(), code_bits, v.shape(0), half_powers);
   const int64_t m = codes.shape(0), n = codes.shape(1);
   const RescoredPage page{m, n, nb::cast<In<int64_t, 1>>(candidates[1]).data(), codes.data(), code_bits,
                           nb::cast<In<uint8_t, 2>>(candidates[2]).data(),
@@ -245,7 +247,7 @@ static void rescored(const std::string& lanes, nb::tuple candidates, nb::tuple q
   float* out = parts.data();
   const PageParts to{out, out + m * n, out + 2 * m * n, out + 3 * m * n, tiers.data(), strength.data()};
   nb::gil_scoped_release free_gil;
-  rescored_page(lanes_named(lanes), page, to);
+  rescored_page(use, page, to);
 }
 
 static void arranged(In<float, 2> scores, In<int64_t, 2> ids, In<float, 2> again, In<int64_t, 2> tiers,

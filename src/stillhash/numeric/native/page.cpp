@@ -3,7 +3,6 @@
 #include <cstring>
 #include <map>
 #include <numeric>
-#include <type_traits>
 
 #include "ranking.hpp"
 
@@ -47,40 +46,10 @@ void fill_label_table(const float* V, int bits, int64_t labels, float* table) {
   }
 }
 
-void LabelTable::predict_unscaled(const uint8_t* code, float* row) const {
-  const auto add = [&](int64_t c, auto count) {  // so many columns stay in registers
-    float sums[decltype(count)::value] = {};
-    for (int j = 0; j < planes_; ++j) {
-      const float* low = table_ + (j * 32 + (code[j] & 15)) * labels_ + c;
-      const float* high = table_ + (j * 32 + 16 + (code[j] >> 4)) * labels_ + c;
-      for (int i = 0; i < count; ++i) sums[i] += low[i] + high[i];
-    }
-    for (int i = 0; i < count; ++i) row[c + i] = sums[i] + v_[c + i];
-  };
-  int64_t c = 0;
-  for (; c + 16 <= labels_; c += 16) add(c, std::integral_constant<int, 16>());
-  for (; c + 4 <= labels_; c += 4) add(c, std::integral_constant<int, 4>());
-  for (; c < labels_; ++c) add(c, std::integral_constant<int, 1>());
-  raise(row);
-}
-
-void LabelTable::raise(float* row) const {
-  constexpr int64_t kColumns = 64;
-  float base[kColumns];
-  for (int64_t c = 0; c < labels_; c += kColumns) {
-    float* power = row + c;
-    const int64_t n = std::min(kColumns, labels_ - c);
-    for (int64_t i = 0; i < n; ++i) base[i] = std::max(power[i], 0.0f);
-    for (int64_t i = 0; i < n; ++i) power[i] = half_powers_ % 2 ? std::sqrt(base[i]) : 1.0f;
-    for (int p = 0; p < half_powers_ / 2; ++p)
-      for (int64_t i = 0; i < n; ++i) power[i] *= base[i];
-  }
-}
-
 void LabelTable::predict(const uint8_t* code, float* row) const {
   predict_unscaled(code, row);
-  const float norm = static_cast<float>(norm_of(row, labels_));
-  for (int64_t c = 0; c < labels_; ++c) row[c] /= norm;
+  const float norm = static_cast<float>(norm_of(row, labels()));
+  for (int64_t c = 0; c < labels(); ++c) row[c] /= norm;
 }
 
 void page_scores(const Page& page, const LabelTable& table, float* scores) {
@@ -138,8 +107,9 @@ void merge_candidates(const Candidates& candidates, float* scores, int64_t* ids,
 
 namespace {
 
-constexpr int64_t kNeighbours = 20, kFinalists = 64;  // as in numeric/reference.py, and
-constexpr float kNearCosine = 0.95f, kNearestCosine = 0.9f;
+constexpr int64_t kNeighbours = 10, kFinalists = 64;  // as in numeric/reference.py, and
+constexpr float kShortCodeWeight = 0.5f, kNearCosine = 0.95f, kNearestCosine = 0.9f;
+constexpr double kStoredWeight = 0.7;
 constexpr int64_t kFinalistsAtOnce = 16;  // so that their levels stay in the cache
 
 // Sorts as the tier, then as the number, the largest first, then as the place; all numbers are finite.
@@ -196,8 +166,8 @@ class PageQuery {
     wanted_.resize(labels);
     for (int64_t c = 0; c < labels; ++c) wanted_[c] = static_cast<float>(expected_[c] * page_.weights[c]);
     const double coverage = std::min(1.0, covered / std::max(total, 1e-9) / std::max(share, 1e-9));
-    const double strength = page_.strength[q_];
-    *out_.strength = static_cast<float>(page_.fixed ? strength : strength * (1 - trust + trust * coverage * coverage * coverage * coverage));
+    const double strength = page_.strength[q_], squared = coverage * coverage, fourth = squared * squared;
+    *out_.strength = static_cast<float>(page_.fixed ? strength : strength * (1 - trust + trust * fourth * fourth));
   }
 
   // The score of a candidate of which these labels are predicted, once they have unit norm.
@@ -206,13 +176,13 @@ class PageQuery {
     const double length = short_dot(predicted, predicted, labels), norm = std::sqrt(std::max(length, 1e-30));
     double product = short_dot(predicted, wanted_.data(), labels) / norm, square = length / (norm * norm);
     if (label_count(i) > 0) {
-      const double each = 1 / std::sqrt(static_cast<double>(label_count(i)));
+      const double each = kStoredWeight / std::sqrt(static_cast<double>(label_count(i)));
       double shared = 0, known = 0;
       for (const int64_t* label = labels_of(i); label < labels_of(i + 1); ++label)
         if (*label < labels) shared += wanted_[*label], known += predicted[*label];
         else if (const auto at = other_places_.find(*label); at != other_places_.end()) shared += others_[at->second];
       product += each * shared;
-      square += 2 * each * known / norm + 1;
+      square += 2 * each * known / norm + kStoredWeight * kStoredWeight;
     }
     const float agreement = static_cast<float>(product / std::sqrt(std::max(square, 1e-30)));
     out_.labels[i] = agreement;
@@ -254,7 +224,7 @@ class PageQuery {
     page_.table.raise(both);
     const float norm = static_cast<float>(norm_of(both, labels));
     page_.table.predict(page_.codes + (q_ * page_.n + i) * planes, row_.data());
-    for (int64_t c = 0; c < labels; ++c) both[c] = both[c] / norm + row_[c];
+    for (int64_t c = 0; c < labels; ++c) both[c] = both[c] / norm + kShortCodeWeight * row_[c];
     out_.tiers[i] = 1;
     score(i, both);
   }

@@ -16,18 +16,18 @@ inline int64_t label_table_size(int bits, int64_t labels) { return (bits + 7) / 
 // sums over the nibbles of the code, in an order that is fixed: the same bits in any batch, on any instruction set.
 class LabelTable {
  public:
-  LabelTable(const float* table, const float* v, int bits, int64_t labels, int half_powers)
-      : planes_((bits + 7) / 8), half_powers_(half_powers), labels_(labels), v_(v), table_(table) {}
-  int64_t labels() const { return labels_; }
+  LabelTable(const Lanes& lanes, const float* table, const float* v, int bits, int64_t labels, int half_powers)
+      : lanes_(&lanes), sums_{table, v, (bits + 7) / 8, labels, half_powers} {}
+  int64_t labels() const { return sums_.labels; }
   void predict(const uint8_t* code, float* row) const;  // (labels,)
-  void predict_unscaled(const uint8_t* code, float* row) const;  // times its norm
-  void raise(float* row) const;  // a row of x V + v to max(row, 0)^(half_powers / 2)
+  // The same times its norm.
+  void predict_unscaled(const uint8_t* code, float* row) const { lanes_->predict_labels(sums_, code, row); }
+  // A row of x V + v to max(row, 0)^(half_powers / 2).
+  void raise(float* row) const { lanes_->raise_labels(row, sums_.labels, sums_.half_powers); }
 
  private:
-  int planes_, half_powers_;
-  int64_t labels_;
-  const float* v_;
-  const float* table_;
+  const Lanes* lanes_;
+  LabelSums sums_;
 };
 
 // scores (m, n) of each query and its codes: label_share times the cosine of their labels plus looks_share times their

@@ -93,7 +93,10 @@ class Ranking {
     return {table_.data(), limit_};
   }
 
-  std::vector<Hit>& hits() { return hits_; }
+  std::vector<Hit>& hits() {
+    if (k_ > 0 && static_cast<int64_t>(hits_.size()) > k_) cut();
+    return hits_;
+  }
 
   // No hit loses more than this: best - score, where any score up to the float just under the floor rounds to less
   // than the floor. A hit may lose just this, since the difference itself is rounded.
@@ -105,17 +108,10 @@ class Ranking {
     if (score < floor_) return;
     raise_floor(std::min(score, ceiling_));
     const Hit hit{score, id};
-    if (k_ < 0 || static_cast<int64_t>(hits_.size()) < k_) {
-      hits_.push_back(hit);
-      if (k_ < 0) return;
-      std::push_heap(hits_.begin(), hits_.end(), better);  // the worst hit on top
-    } else {
-      if (k_ == 0 || !better(hit, hits_.front())) return;
-      std::pop_heap(hits_.begin(), hits_.end(), better);
-      hits_.back() = hit;
-      std::push_heap(hits_.begin(), hits_.end(), better);
-    }
-    if (static_cast<int64_t>(hits_.size()) == k_) raise_floor(hits_.front().score);
+    if (k_ == 0 || (cut_ && !better(hit, worst_))) return;
+    hits_.push_back(hit);
+    const int64_t count = hits_.size();
+    if (k_ > 0 && (count == k_ || count > k_ + k_ / 2)) cut();
   }
 
   void raise_floor(float floor) {
@@ -123,6 +119,15 @@ class Ranking {
   }
 
  private:
+  // Leaves the k best. A heap of hundreds of hits costs more than to cut now and then: its branches are not predictable.
+  void cut() {
+    std::nth_element(hits_.begin(), hits_.begin() + k_ - 1, hits_.end(), better);
+    hits_.resize(k_);
+    worst_ = hits_.back();
+    cut_ = true;
+    raise_floor(worst_.score);
+  }
+
   // Each entry is rounded down and the limit up, so the sum of a code that may be a hit never exceeds the
   // limit: floor(a s) + floor(b s) <= (a + b) s <= limit. kSlack covers the rounding of these products.
   static constexpr double kSlack = 1e-9;
@@ -150,7 +155,9 @@ class Ranking {
   double scale_ = 0;
   uint8_t limit_ = 255;  // without a floor everything may be a hit
   std::vector<uint8_t> table_;
-  std::vector<Hit> hits_;
+  std::vector<Hit> hits_;  // the k best among them, in no order
+  Hit worst_{};            // of the k best, when they were last cut
+  bool cut_ = false;
 };
 
 }  // namespace stillhash

@@ -1,37 +1,149 @@
-"""Search on a GPU: its memory, buffers that all indexes on it share, launches of kernels. One search runs at a time."""
+"""Search on a GPU by CuPy: kernels compiled for one card and one code length, memory, buffers, launches.
 
+Compiled kernels are kept on disk. All indexes on a card share its buffers, and one search runs at a time.
+"""
+
+import hashlib
+import os
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import InvalidInput, Unsupported
+from stillhash.errors import InvalidInput, MissingExtra, Unsupported
 from stillhash.numeric.codes import TILE, Tiles
 from stillhash.numeric.exact_scores import Grid
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import MAX_BITS, Floats
 from stillhash.search.blocks import Bitmap, allowed_rows
 from stillhash.search.gpu.card import SCORE_BINS, Candidates, Card, CardLimits, Mirror, full_card
-from stillhash.search.gpu.compiler import (
-    BATCH_THREADS,
-    REGISTERS,
-    TENSOR_CAPABILITY,
-    batch_blocks,
-    compile_batch,
-    compile_scan,
-    load_cupy,
-)
 from stillhash.search.gpu.mirror import LIVE_WORDS, WORD_BYTES
 
+TENSOR_CAPABILITY = 80  # cards from here on multiply int8 by mma.sync
+WARPGROUP_CAPABILITY = 90  # only cards of this generation have wgmma
+REGISTERS = 65_536  # that a multiprocessor has
+SHARED_BYTES = (
+    160 << 10
+)  # memory that the blocks of a multiprocessor share, on the smallest card with tensor cores for int8
+BATCH_THREADS = 128
 PARTS = 2
 COPY_THREADS = min(8, usable_cores())
 PARALLEL_BYTES = 1 << 20  # from this size on, several threads fill a part
+MOST_GRAPHS = 16  # kept for one state of an index
+NOT_RECORDED = "not recorded"  # a kind of search that came before, and has no graph yet
+THREADS = 256
+TILE_PART_BYTES, BITMAP_PART_BYTES = 1 << 25, 1 << 22  # copied to the card at a time
+NUM_REGISTERS, SHARED_SIZE = 4, 8  # numbers that CUDA gives to attributes of a function
+PLAN_BYTES, TAU_AT = 496, 32  # size of the plan of a query, and where its threshold is
+ENTRY = np.dtype([("key", np.uint64), ("score", np.float32), ("unused", np.uint32)])
+HEADER_BYTES = 32
+BATCHES = (16, 32, 64, 128)  # queries that a compiled scan takes
+SHORT_CODE_WORDS, LONG_CODE_PLANES = 4, 6  # as in scan.cu: bits a weight of the bound of one query, for long codes
+FEW_PLANES_FROM = 1 << 22  # from so many rows per hit on, 3 bits a weight prune enough
+NO_CANDIDATES = Candidates(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32), True)
+
+
+def load_cupy() -> Any:
+    """Return CuPy, or raise MissingExtra."""
+    try:
+        return import_module("cupy")
+    except ImportError:
+        message = "device: expected CuPy to be installed, got none. Run: pip install 'stillhash[gpu]'"
+        raise MissingExtra(message) from None
+
+
+def compile_scan(cupy: Any, words: int, capability: int) -> Any:
+    """Return the module of the kernels that every search uses."""
+    return _load(cupy, _source("layout.cu") + _source("scan.cu"), [f"-DWORDS={words}"], capability)
+
+
+def compile_batch(cupy: Any, words: int, queries: int, capability: int) -> Any:
+    """Return the module of the scan for so many queries at a time."""
+    source, blocks = _source("layout.cu"), batch_blocks(words, queries)
+    options = [f"-DWORDS={words}", f"-DQUERIES={queries}", f"-DBLOCKS={blocks}"]
+    if capability == WARPGROUP_CAPABILITY:
+        source, options = source + multiply_source(queries), [*options, "-DWARPGROUPS"]
+    return _load(cupy, source + _source("batch.cu"), options, capability)
+
+
+def batch_blocks(words: int, queries: int) -> int:
+    """Return how many blocks fit a multiprocessor, by registers for codes and sums, and by shared memory."""
+    registers = -(-(26 + 9 * words + 16 * queries // 25) // 8) * 8  # as the compiler needs
+    return max(1, min(8, REGISTERS // (BATCH_THREADS * registers), SHARED_BYTES // (words * 32 * queries + 2048)))
+
+
+def multiply_source(queries: int) -> str:
+    """Return the functions that set or add the products of 64 codes and all queries, 32 bits of each: one wgmma."""
+    sums = queries // 2
+    registers = ", ".join(f"%{i}" for i in range(sums))
+    a, b, c, d, weights = (f"%{sums + i}" for i in range(5))
+    source = ""
+    for name, access, adding in (("set_products", "=", 0), ("add_products", "+", 1)):
+        outputs = ", ".join(f'"{access}r"(sums[{i}])' for i in range(sums))
+        source += f"""
+__device__ __forceinline__ void {name}(int (&sums)[{sums}], const u32 (&bits)[4], u64 weights) {{
+  asm volatile("{{ .reg .pred adding; setp.ne.b32 adding, {adding}, 0; "
+               "wgmma.mma_async.sync.aligned.m64n{queries}k32.s32.u8.s8 {{{registers}}}, "
+               "{{{a}, {b}, {c}, {d}}}, {weights}, adding; }}"
+               : {outputs}
+               : "r"(bits[0]), "r"(bits[1]), "r"(bits[2]), "r"(bits[3]), "l"(weights));
+}}
+"""
+    return source
+
+
+def _source(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _load(cupy: Any, source: str, options: list[str], capability: int) -> Any:
+    architecture = f"sm_{capability}a" if capability == WARPGROUP_CAPABILITY else f"sm_{capability}"
+    options = [*options, "-std=c++17", "-fmad=false", f"--gpu-architecture={architecture}"]
+    module = cupy.cuda.function.Module()
+    module.load(_cubin(cupy.cuda.nvrtc, source, options))
+    return module
+
+
+def _cubin(nvrtc: Any, source: str, options: list[str]) -> bytes:
+    key = hashlib.sha256(repr((source, options, nvrtc.getVersion())).encode()).hexdigest()
+    folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+    place = folder / f"stillhash-{key}.cubin"
+    try:
+        return place.read_bytes()
+    except OSError:
+        pass
+    program = nvrtc.createProgram(source, "stillhash.cu", [], [])
+    try:
+        nvrtc.compileProgram(program, options)
+        compiled = bytes(nvrtc.getCUBIN(program))
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program)
+        raise Unsupported(f"device: expected kernels to compile, got {error}: {log[:2000]}") from error
+    finally:
+        nvrtc.destroyProgram(program)
+    _store(place, compiled)
+    return compiled
+
+
+def _store(place: Path, compiled: bytes) -> None:
+    """Write the file whole or not at all; without a folder to write to, compile again the next time."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
+            file.write(compiled)
+        os.replace(file.name, place)  # noqa: PTH105
+    except OSError:
+        return
 
 
 class PinnedPart(NamedTuple):
@@ -75,9 +187,6 @@ class PinnedParts:
         return self._parts[self._turn]
 
 
-MOST_GRAPHS = 16  # of one state of an index
-NOT_RECORDED = "not recorded"  # a kind of search that came before, and has no graph yet
-
 SearchKind = tuple[int, int, int]  # queries, k, planes
 
 
@@ -105,18 +214,6 @@ class RecordedSearches:
     def keep(self, mirror: Mirror, kind: SearchKind, graph: Any) -> None:
         """Store the graph of a kind."""
         self._graphs.setdefault(mirror, OrderedDict())[kind] = graph
-
-
-THREADS = 256
-TILE_PART_BYTES, BITMAP_PART_BYTES = 1 << 25, 1 << 22  # copied to the card at a time
-NUM_REGISTERS, SHARED_SIZE = 4, 8  # attributes of a function
-PLAN_BYTES, TAU_AT = 496, 32  # of a plan, and where it has its threshold
-ENTRY = np.dtype([("key", np.uint64), ("score", np.float32), ("unused", np.uint32)])
-HEADER_BYTES = 32
-BATCHES = (16, 32, 64, 128)  # queries that a compiled scan takes
-SHORT_CODE_WORDS, LONG_CODE_PLANES = 4, 6  # as in scan.cu: bits a weight of the bound of one query, for long codes
-FEW_PLANES_FROM = 1 << 22  # from so many rows per hit on, 3 bits a weight prune enough
-NO_CANDIDATES = Candidates(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32), True)
 
 
 class CudaCard(Card):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stillhash.errors import InvalidInput, TooLarge
-from stillhash.io.archives import ArchiveLimits, check_zip, inner_path, unpack_zip
+from stillhash.server.archives import ArchiveLimits, check_zip, inner_path, unpack_zip
 
 SUFFIXES = (".jpg", ".png")
 PARTS = st.one_of(

@@ -16,11 +16,24 @@ from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
 from stillhash.io.arrays import array_file_chunks, array_rows, open_npy, siblings
-from stillhash.io.arrow_batches import BatchContent
-from stillhash.io.columns import ID_NAMES, USUAL_NAMES, ColumnNames
-from stillhash.io.lazy_chunks import Chunk, LazyChunk, check_vector, vector_length
-from stillhash.io.parquet import parquet_chunks, parquet_columns, parquet_rows
-from stillhash.io.rows import Row, integer_or_text, parse_json, parse_labels, parse_metadata, read_lines, reading
+from stillhash.io.arrow import parquet_chunks, parquet_columns, parquet_rows
+from stillhash.io.rows import (
+    ID_NAMES,
+    USUAL_NAMES,
+    BatchContent,
+    Chunk,
+    ColumnNames,
+    LazyChunk,
+    Row,
+    check_vector,
+    integer_or_text,
+    parse_json,
+    parse_labels,
+    parse_metadata,
+    read_lines,
+    reading,
+    vector_length,
+)
 from stillhash.io.text_files import csv_rows, jsonl_rows
 
 ROW_READERS: dict[str, Callable[[Path, ColumnNames], Iterator[Row]]] = {
