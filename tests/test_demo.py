@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from rich.console import Console
 import stillhash
 from stillhash import demo
 from stillhash.errors import InvalidInput
+from tests.support.waiting import until
 
 
 def recording_console(**options: Any) -> Console:
@@ -129,11 +129,9 @@ def test_the_demo_serves_a_page_while_it_learns_and_keeps_its_collection(tmp_pat
         address = re.search(r"http://\S+:\d+", process.stdout.readline())
         assert address is not None
         with stillhash.Client(address[0]) as client:
-            end = time.monotonic() + 60
-            while len(client.quality()["curve"]) < 3 and time.monotonic() < end:
-                time.sleep(0.2)
+            until(lambda: len(client.quality()["curve"]) >= 3, "learning", 180)
             curve, count = client.quality()["curve"], client.count()
-            assert len(curve) >= 3 and curve[-1]["map"] > curve[-1]["before"]["map"]
+            assert curve[-1]["map"] > curve[-1]["before"]["map"]
             (item,) = client.sample()
             picture = client.picture(item.id)
             assert picture is not None

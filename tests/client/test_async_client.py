@@ -28,6 +28,7 @@ from tests.collection.fixtures import BITS, DIM, INIT, LEARN
 from tests.contracts.collections import QUERIES, X
 from tests.server.live_server import live_server
 from tests.server.serve_command import serve_command
+from tests.support.waiting import until_async
 
 ANSWER = b'HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{"count": 5}'
 SECONDS = 60.0  # until something that should have happened is a failure
@@ -184,7 +185,7 @@ def test_own_timeout_is_unreachable() -> None:
     async def main() -> None:
         async with (
             counting(never_answer) as server,
-            AsyncClient(server.url, collection="c", timeout=0.5, retries=1) as client,
+            AsyncClient(server.url, collection="c", timeout=1, retries=1) as client,
         ):
             with pytest.raises(Unreachable, match="ReadTimeout"):
                 await client.count()
@@ -219,14 +220,17 @@ def test_a_server_that_is_killed_and_started_again(tmp_path: Path) -> None:
     stillhash.open(tmp_path / "c", DIM, BITS, init_rows=INIT, learn_rows=LEARN).close()
     outcomes: list[Any] = []
 
-    async def repeat(client: AsyncClient) -> None:
+    answered = [False] * 32
+
+    async def repeat(client: AsyncClient, number: int) -> None:
         while True:
             await client.search(QUERIES, 3)
+            answered[number] = True
 
     async def main(client: AsyncClient, process: subprocess.Popen[str]) -> None:
         await client.add([1, 2, 3], X)
-        calls = [asyncio.create_task(repeat(client)) for _ in range(32)]
-        await asyncio.sleep(0.1)
+        calls = [asyncio.create_task(repeat(client, number)) for number in range(32)]
+        await until_async(lambda: all(answered))
         process.send_signal(signal.SIGKILL)
         outcomes.extend(await asyncio.gather(*calls, return_exceptions=True))
 

@@ -15,7 +15,10 @@ import pytest
 
 import stillhash
 from stillhash import Client, Collection
+from stillhash.client.httpx_connections import AsyncConnections
 from stillhash.client.serialization import row_to_json
+from stillhash.client.transport import FIRST_BACKOFF, MAX_BACKOFF
+from stillhash.client.urllib3_connections import BlockingConnections
 from stillhash.errors import (
     BadState,
     Busy,
@@ -342,12 +345,23 @@ def test_library_works_without_what_a_client_needs(client: str, library: str, ex
             package.nonsense  # noqa: B018
 
 
-def test_the_client_waits_no_longer_than_its_timeout(new_client: Any) -> None:
+@pytest.mark.parametrize(("timeout", "most"), [(5, 5), (30, MAX_BACKOFF)])
+def test_the_client_waits_no_longer_than_its_timeout(
+    new_client: Any, monkeypatch: pytest.MonkeyPatch, timeout: float, most: float
+) -> None:
     """Whatever a server asks for: three hours would be a way to stop a client."""
+    waits = []
+
+    async def record(_: object, seconds: float) -> None:
+        waits.append(seconds)
+
+    for connections in (BlockingConnections, AsyncConnections):
+        monkeypatch.setattr(connections, "sleep", record)
     wait = response(503, '{"error": "Busy", "message": "wait"}', "retry-after: 10800")
     with (
         answering(wait, response(200, '{"count": 5}')) as (url, requests),
-        new_client(url, collection="c", timeout=1) as client,
+        new_client(url, collection="c", timeout=timeout) as client,
     ):
         assert client.count() == 5
-    assert len(requests) == 2
+    (seconds,) = waits
+    assert len(requests) == 2 and most <= seconds <= most + FIRST_BACKOFF

@@ -5,18 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from stillhash import Index
 from stillhash.cluster import ClusterReader
 from tests.contracts.searchers import random_codes
+from tests.support.waiting import until
 
 ROWS, SEGMENTS = 12_000, 12
 DEADLINE = 180.0  # seconds; only a test that fails waits so long
+wait_until = partial(until, timeout=DEADLINE)
 
 
 def reference_index() -> tuple[Index, np.ndarray, np.ndarray]:
@@ -79,10 +81,3 @@ def search_load(index: ClusterReader, reference: Index, weights: np.ndarray, thr
         load.stop.set()
         for searcher in searchers:
             searcher.join()
-
-
-def wait_until(condition: Callable[[], Any], what: str) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"no {what} in {DEADLINE:g} seconds"
-        time.sleep(0.05)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from stillhash.cluster.storage import Storage
 from stillhash.errors import Conflict, InvalidInput, Unreachable
 from tests.cluster.fixtures import is_running
 from tests.cluster.small_server import CLASSES
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 DEADLINE = 120.0  # seconds; only a test that fails waits so long
@@ -62,11 +62,15 @@ def assert_apart(controller: Controller, shards: range, replicas: int) -> None:
 
 
 def wait_until(controller: Controller, condition: Callable[[], Any], what: str) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"no {what} in {DEADLINE:g} seconds: {controller.status()}"
+    def holds() -> bool:
         controller.reconcile()
-        time.sleep(0.05)
+        return bool(condition())
+
+    try:
+        until(holds, what, DEADLINE)
+    except AssertionError as error:
+        error.add_note(str(controller.status()))
+        raise
 
 
 def test_the_next_controller_takes_over(start: Start) -> None:

@@ -34,6 +34,7 @@ from tests.cluster.fixtures import (
 )
 from tests.support.seeds import run_seed
 from tests.support.toys import toy
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -198,6 +199,14 @@ def test_a_node_is_lost(tmp_path: Path, cluster: LocalCluster) -> None:
     assert np.array_equal(codes, hasher.encode(rows.X, label_lists(rows.Y))) and ids == list(range(ROWS))
 
 
+def wait_for_parts(driver: subprocess.Popen[bytes], out: Path, count: int) -> None:
+    def are_there() -> bool:
+        assert driver.poll() is None, f"the driver ended with {driver.returncode}"
+        return len(list(out.glob("parts/0*.tiles"))) >= count
+
+    until(are_there, "parts")
+
+
 @pytest.mark.slow
 def test_a_driver_is_killed_twice(tmp_path: Path, cluster: LocalCluster) -> None:
     """At random moments; then every row is encoded once, with the bytes of an undisturbed run."""
@@ -213,9 +222,7 @@ def test_a_driver_is_killed_twice(tmp_path: Path, cluster: LocalCluster) -> None
     for _ in range(2):
         target += rng.randrange(1, parts // 3)
         with subprocess.Popen([*command, str(target + MAX_TASKS)], cwd=Path(__file__).parents[2]) as driver:
-            while len(list(out.glob("parts/0*.tiles"))) < target:
-                assert driver.poll() is None, f"the driver ended with {driver.returncode}"
-                time.sleep(0.001)
+            wait_for_parts(driver, out, target)
             time.sleep(rng.random() / 50)
             driver.kill()
     with pytest.raises(BadState):

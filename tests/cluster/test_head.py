@@ -19,7 +19,7 @@ pytestmark = [
 ]
 # In a process of its own, since this one may be connected to another cluster already.
 PROGRAM = """
-import os, signal, sys, time
+import os, signal, sys
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from stillhash import Index
 from stillhash.cluster import ClusterIndex, LocalCluster
 from stillhash.cluster.endpoints import read_endpoints
 from tests.contracts.searchers import random_codes
+from tests.support.waiting import until
 
 DEADLINE = 120.0
 rng = np.random.default_rng(5)
@@ -40,13 +41,6 @@ expected = reference.search(weights, 10)
 def right(index):
     hits = index.search(weights, 10)
     return hits.ids.tobytes() == expected.ids.tobytes() and hits.scores.tobytes() == expected.scores.tobytes()
-
-
-def wait_until(condition, what):
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"no {what}: {index.status()}"
-        time.sleep(0.1)
 
 
 def listening_pids(index):
@@ -66,19 +60,19 @@ with LocalCluster(2, cpus=2, fast_health_check=True, redis=sys.argv[1]) as clust
     assert len(before) == 2 and right(index)
     (pid,) = filter(is_head, cluster.processes(cluster.head))
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: any("head" in problem for problem in index.status()["problems"]), "notice of the lost head")
+    until(lambda: any("head" in problem for problem in index.status()["problems"]), "notice of the lost head", DEADLINE)
     assert all(right(index) for _ in range(50))
     index.remove([0])  # writes need no head either
     reference.remove([0])
     expected = reference.search(weights, 10)
     assert all(right(index) for _ in range(50))
     cluster.restart_head()
-    wait_until(lambda: not index.status()["problems"] and index.status()["ready"], "end of the problems")
+    until(lambda: not index.status()["problems"] and index.status()["ready"], "end of the problems", DEADLINE)
     assert {actor["name"]: actor["pid"] for actor in index.status()["actors"]} == before and right(index)
     victim = min(before)
     os.kill(before[victim], signal.SIGKILL)  # the new head restarts actors
-    wait_until(lambda: listening_pids(index)[victim] != before[victim] and right(index), "restarted actor")
-    wait_until(lambda: index.status()["ready"], "ready status")
+    until(lambda: listening_pids(index)[victim] != before[victim] and right(index), "restarted actor", DEADLINE)
+    until(lambda: index.status()["ready"], "ready status", DEADLINE)
     assert {actor["name"] for actor in index.status()["actors"]} == set(before)
     index.close()
 print("all right")

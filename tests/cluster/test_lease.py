@@ -31,6 +31,7 @@ from tests.cluster.manifests import content, entry
 from tests.collection.test_crash import ROOT
 from tests.support.s3_server import SETTINGS, running_s3
 from tests.support.seeds import run_seed
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -109,30 +110,30 @@ class Writers:
 
     def holder(self) -> int:
         """Return the process that has the lease, once one of ours has."""
-        while True:
-            self.check_running()
+        found: list[int] = []
+
+        def is_ours() -> bool:
+            self.all_run()
             with suppress(NotFound, IndexError, ValueError):
-                pid = int(json.loads(self.storage.read(lease_name(lease_numbers(self.storage)[-1])))["owner"])
-                if pid in self.processes:
-                    return pid
-            time.sleep(0.02)
+                found[:] = [int(json.loads(self.storage.read(lease_name(lease_numbers(self.storage)[-1])))["owner"])]
+            return not self.processes.keys().isdisjoint(found)
+
+        until(is_ours, "holder of the lease")
+        return found[0]
 
     def await_commits(self, count: int) -> None:
         """Wait until so many more numbers are committed."""
         goal = latest_number(self.storage) + count
-        while latest_number(self.storage) < goal:
-            self.check_running()
-            time.sleep(0.02)
+        until(lambda: self.all_run() and latest_number(self.storage) >= goal, "commits")
 
     def await_epoch_after(self, epoch: int) -> None:
         """Wait until another writer has taken over, and has committed."""
-        while read_latest(self.storage).epoch <= epoch:
-            self.check_running()
-            time.sleep(0.02)
+        until(lambda: self.all_run() and read_latest(self.storage).epoch > epoch, "commit of another writer")
 
-    def check_running(self) -> None:
+    def all_run(self) -> bool:
         ended = [pid for pid, process in self.processes.items() if process.poll() is not None]
         assert not ended, f"writers ended by themselves: {ended}"
+        return True
 
     def acknowledged(self) -> list[int]:
         return [int(line) for log in self.folder.glob("*.log") for line in log.read_bytes().splitlines()]

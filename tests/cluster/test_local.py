@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,9 @@ from stillhash.cluster import LocalCluster
 from stillhash.cluster.local_node import LocalNode, session_processes
 from stillhash.errors import InvalidInput, Unreachable
 from tests.cluster.fixtures import is_running
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
-DEADLINE = 60.0  # seconds; only a test that fails waits so long
 HEAD_ALONE = """
 import time
 from stillhash.cluster import LocalCluster
@@ -77,11 +76,8 @@ def test_a_cluster_ends_with_the_process_that_started_it(
     process.stdout.close()
     process.kill()
     process.wait()
-    end = time.monotonic() + DEADLINE
-    while any(map(is_running, pids)):
-        assert time.monotonic() < end, "processes of the cluster are left"
-        time.sleep(0.05)
     assert pids
+    until(lambda: not any(map(is_running, pids)), "end of the processes of the cluster")
 
 
 def test_a_node_that_does_not_start_says_why() -> None:

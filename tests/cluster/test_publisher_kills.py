@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from stillhash.cluster.storage import Storage
 from stillhash.collection.storage.schema import get_meta
 from tests.cluster.shard_threads import ShardThreads
 from tests.collection.fixtures import BITS, begin, some_rows
+from tests.support.seeds import run_seed
 
 ROOT = Path(__file__).parents[2]
 KILLS = 12
@@ -36,7 +38,7 @@ def write_some(collection: Collection, number: int) -> None:
 @pytest.mark.slow
 def test_killed_publishers_lose_and_double_nothing(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 320)
-    rng = np.random.default_rng(int(time.time()))
+    rng = random.Random(run_seed())
     command = [sys.executable, "-m", "tests.cluster.publisher_process"]
     command += [str(tmp_path / "c"), str(tmp_path / "storage"), str(BITS)]
     with collection:
@@ -47,7 +49,7 @@ def test_killed_publishers_lose_and_double_nothing(tmp_path: Path) -> None:
                 if number % 3 == 0 or number == KILLS - 1:  # otherwise it may die before its first publication
                     process.stdout.readline()
                     write_some(collection, 50 + number)
-                time.sleep(float(rng.uniform(0, 1.5)))
+                time.sleep(rng.uniform(0, 1.5))
                 process.kill()
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
             assert process.stdout is not None

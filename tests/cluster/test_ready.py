@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from stillhash.server import Keys, Settings
 from tests.cluster.shard_children import ShardChildren
 from tests.collection.fixtures import begin
 from tests.server.live_server import LiveServer, live_server
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
-DEADLINE = 60.0  # seconds; only a test that fails waits so long
 KEY = "a-key-of-the-role-read"
 
 
@@ -43,13 +42,6 @@ def served(folder: Path, processes: ShardChildren, replicas: int, **settings: An
             yield server
 
 
-def wait_until(condition: Callable[[], Any], what: str) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"no {what} in {DEADLINE:g} seconds"
-        time.sleep(0.05)
-
-
 def test_a_server_is_alive_before_it_is_ready(tmp_path: Path) -> None:
     processes = NoShards(tmp_path / "shards")
     with served(tmp_path, processes, 1) as server:
@@ -60,13 +52,13 @@ def test_a_server_is_alive_before_it_is_ready(tmp_path: Path) -> None:
             client.ready()
         processes.start(0)
         processes.start(1)
-        wait_until(lambda: server.request("GET", "/v1/ready").status == 200, "readiness")
+        until(lambda: server.request("GET", "/v1/ready").status == 200, "readiness")
         processes.signal(signal.SIGKILL, 1)
-        wait_until(lambda: server.request("GET", "/v1/ready").status == 503, "notice of the lost shard")
+        until(lambda: server.request("GET", "/v1/ready").status == 503, "notice of the lost shard")
         assert "shards 1" in server.request("GET", "/v1/ready").json["message"]
         assert server.request("GET", "/v1/health").status == 200
         processes.start(1)
-        wait_until(lambda: server.request("GET", "/v1/ready").status == 200, "readiness again")
+        until(lambda: server.request("GET", "/v1/ready").status == 200, "readiness again")
 
 
 def test_a_shard_that_lacks_a_replica_is_named(tmp_path: Path) -> None:
@@ -78,11 +70,11 @@ def test_a_shard_that_lacks_a_replica_is_named(tmp_path: Path) -> None:
             reply = server.request("GET", "/v1/ready", **key)
             return reply.json if reply.status == 200 else None
 
-        wait_until(lambda: ready() == {"ready": True, "degraded": {}}, "all replicas")
+        until(lambda: ready() == {"ready": True, "degraded": {}}, "all replicas")
         processes.signal(signal.SIGKILL, 0, 1)
-        wait_until(lambda: ready() == {"ready": True, "degraded": {"c": [0]}}, "notice of the lost replica")
+        until(lambda: ready() == {"ready": True, "degraded": {"c": [0]}}, "notice of the lost replica")
         assert server.request("GET", "/v1/ready").json == {"ready": True, "degraded": {}}  # no names without a key
         processes.signal(signal.SIGKILL, 0, 0)
-        wait_until(lambda: ready() is None, "notice of the lost shard")
+        until(lambda: ready() is None, "notice of the lost shard")
         assert "'c'" not in server.request("GET", "/v1/ready").json["message"]
         assert "'c'" in server.request("GET", "/v1/ready", **key).json["message"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from stillhash.cluster.placement import plan_moves
 from stillhash.errors import Closed, InvalidInput, Unreachable
 from tests.cluster.moving_writer import STEP_ROWS
 from tests.cluster.publisher_process import NoProcesses
-from tests.cluster.search_load import DEADLINE, ROWS, SEGMENTS, reference_index, search_load
+from tests.cluster.search_load import DEADLINE, ROWS, SEGMENTS, reference_index, search_load, wait_until
 from tests.cluster.shard_threads import ShardThreads, thread_index
 
 ROOT = Path(__file__).parents[2]
@@ -155,10 +154,7 @@ def test_a_shard_that_is_away_ends_the_move(tmp_path: Path, monkeypatch: pytest.
         def lose(done: int, rows: int) -> None:
             if (1, 0) in servers.servers:
                 servers.stop(1)
-                end = time.monotonic() + DEADLINE
-                while index.readiness()["ready"]:  # until the closed connection is noticed
-                    assert time.monotonic() < end
-                    time.sleep(0.01)
+                wait_until(lambda: not index.readiness()["ready"], "notice of the closed connection")
 
         monkeypatch.setattr(segment_moves, "MOVE_STEP_SECONDS", 0.5)
         with pytest.raises(Unreachable, match=rf"^shards \[1\].* {SEGMENT} of "):

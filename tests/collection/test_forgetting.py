@@ -1,6 +1,7 @@
 """Forgetting: no byte is left in any file, and the model is as if it had never seen the rows."""
 
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 import stillhash
 from stillhash.errors import BadState, InvalidInput, NotFitted, WrongType
 from stillhash.files import FOLDER_MODE
+from tests.support.seeds import run_seed
 
 DIM, BITS = 24, 32
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -398,7 +400,13 @@ def test_before_the_hash_functions_items_are_forgotten_too(tmp_path: Path) -> No
         assert json.loads(json.dumps(collection.stats()))["items"] == len(collection)
 
 
-FORGET = "import sys, stillhash; c = stillhash.open(sys.argv[1]); print(flush=True); c.forget(['ab-secret-id'])"
+FORGET = """
+import sys, stillhash
+c = stillhash.open(sys.argv[1])
+print(flush=True)
+sys.stdin.readline()
+c.forget(["ab-secret-id"])
+"""
 
 
 @pytest.mark.slow
@@ -408,16 +416,18 @@ def test_a_killed_process_has_forgotten_all_or_nothing(tmp_path: Path) -> None:
         collection.add(range(400), X, labels)
         add_secrets(collection, X)
         collection.flush()
-    rng, outcomes = np.random.default_rng(), set()
+    rng, outcomes = random.Random(run_seed()), set()
     for attempt in range(12):
         path = tmp_path / f"copy {attempt}"
         shutil.copytree(tmp_path / "c", path)
-        process = subprocess.Popen([sys.executable, "-c", FORGET, str(path)], stdout=subprocess.PIPE)
-        assert process.stdout is not None and process.stdout.readline()
-        time.sleep(float(rng.random()) * 0.3 * (attempt > 0))
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        pipe = subprocess.PIPE
+        with subprocess.Popen([sys.executable, "-c", FORGET, str(path)], stdin=pipe, stdout=pipe) as process:
+            assert process.stdin is not None and process.stdout is not None and process.stdout.readline()
+            if attempt > 0:  # the first one has not begun
+                process.stdin.write(b"\n")
+                process.stdin.flush()
+                time.sleep(rng.random() * 0.3)
+            process.kill()
         with closing(stillhash.open(path)) as collection:
             problems = collection.verify()
             (item,) = collection.get(["ab-secret-id"])

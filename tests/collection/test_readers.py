@@ -241,27 +241,27 @@ def test_closing_while_a_thread_writes_leaves_a_sound_store(tmp_path: Path) -> N
     """Run in a process of its own, since a mistake here would end it."""
     script = """
 import sys, threading, numpy as np, stillhash
-path, leave = sys.argv[1], sys.argv[2]
+path, leave, writes = sys.argv[1], sys.argv[2], int(sys.argv[3])
 c = stillhash.open(path)
-written = threading.Event()
+written = threading.Semaphore(0)
 def write(n=0):
     try:
         while True:
             c.upsert([f"w{n % 50}"], np.random.default_rng(n).standard_normal((1, 8)))
             n += 1
-            written.set()
+            written.release()
     except stillhash.errors.Closed:
         pass
 threading.Thread(target=write, daemon=True).start()
-written.wait()
-threading.Event().wait(0.05)  # any moment will do
+for _ in range(writes):
+    written.acquire()
 if leave == "close":
     c.close()
 """
     collection, _ = begin(tmp_path / "c")
     collection.close()
-    for leave in ["close", "exit"] * 3:
-        command = [sys.executable, "-c", script, str(tmp_path / "c"), leave]
+    for writes, leave in enumerate(["close", "exit"] * 3, 1):
+        command = [sys.executable, "-c", script, str(tmp_path / "c"), leave, str(writes)]
         done = subprocess.run(command, capture_output=True, check=False, text=True)
         assert done.returncode == 0, done.stderr
         with stillhash.open(tmp_path / "c") as again:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from stillhash.encoders.files import BATCHES_PER_WORKER, EncodedFile, encode_byt
 from stillhash.errors import InvalidInput, WrongType
 from tests.encoders.onnx_models import write_model
 from tests.encoders.sample_images import decode, photo, samples, saved
+from tests.support.waiting import until
 
 FILES = 60
 BROKEN = {7: b"no picture", 8: b"", 31: samples()["jpeg"][:300]}
@@ -266,10 +266,13 @@ if __name__ == "__main__":
             _, errors = child.communicate(timeout=20)
             break
     assert child.returncode == -signal.SIGINT and errors.strip().endswith("KeyboardInterrupt")
-    for _ in range(100):
-        try:
-            os.killpg(child.pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    pytest.fail("a process stayed behind")
+    until(lambda: not exists(child.pid), "end of all processes")
+
+
+def exists(group: int) -> bool:
+    """Return whether a process of this group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -13,7 +13,6 @@ from stillhash.errors import InvalidInput
 from stillhash.experiments.data import (
     Dataset,
     draw_queries,
-    most_frequent,
     open_dataset,
     repeat,
     simulate_features,
@@ -106,12 +105,6 @@ def test_queries_are_drawn_per_class_and_never_twice() -> None:
     assert len(queries) == len(set(queries.tolist())) == 200
     assert (labels[queries].sum(axis=0) >= 20).all()
     assert draw_queries(labels, 20, seed=3).tolist() == queries.tolist() != draw_queries(labels, 20, seed=4).tolist()
-
-
-def test_the_most_frequent_labels_and_their_rows() -> None:
-    labels = np.array([[1, 0, 0], [0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 0, 1]], np.uint8)
-    kept, rows = most_frequent(labels, 1)
-    assert kept.tolist() == [[1], [1], [1]] and rows.tolist() == [0, 2, 4]
 
 
 def test_simulated_features_carry_the_labels_and_say_what_they_are() -> None:

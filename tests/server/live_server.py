@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import urllib3
@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from stillhash import Collection
 from stillhash.server import Settings, create_app
 from stillhash.server.dependencies import AppState
+from stillhash.server.limits import LimitedConnection
 from stillhash.server.run import uvicorn_config
 from stillhash.server.write_queue import CollectionExecutor
 from tests.support.waiting import TIMEOUT, until
@@ -38,6 +39,11 @@ class LiveServer:
     url: str
     app: FastAPI
     pool: urllib3.PoolManager
+    connections: type[LimitedConnection]
+
+    def change(self, **settings: Any) -> None:
+        """Change settings of connections, for those that are opened from now on."""
+        self.connections.settings = replace(self.connections.settings, **settings)
 
     def executor(self, name: str = "c") -> CollectionExecutor:
         state: AppState = self.app.state.stillhash
@@ -64,14 +70,16 @@ def live_server(
     app = create_app(collections, settings, query_encoders, clusters)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn_config(app, settings or Settings()))
+    config = uvicorn_config(app, settings or Settings())
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     pool = urllib3.PoolManager(maxsize=16)
     try:
         until(lambda: server.started or not thread.is_alive())
         assert server.started, "the server did not start"
-        yield LiveServer(f"http://127.0.0.1:{listener.getsockname()[1]}", app, pool)
+        assert isinstance(config.http, type) and issubclass(config.http, LimitedConnection)
+        yield LiveServer(f"http://127.0.0.1:{listener.getsockname()[1]}", app, pool, config.http)
     finally:
         pool.clear()
         server.should_exit = True

@@ -16,7 +16,7 @@ from stillhash.server import routes_export
 from tests.collection.fixtures import some_rows
 from tests.server.live_server import LiveServer, live_server
 from tests.server.test_limits import raw_connection, read_all, served
-from tests.support.waiting import until
+from tests.support.waiting import TIMEOUT, until
 
 PATH = "/v1/collections/c"
 FILTERS: list[Any] = [None, {"odd": True}, {"labels": "a"}, {"n": -1}]
@@ -109,6 +109,7 @@ def test_a_stream_reads_on_as_the_client_takes_it(
         served(server)
         taken = read_all(connection)
     assert b'"id":0' in taken and len(taken) < 60 * 500_000 and len(pages) < 60
+    server.change(send_seconds=TIMEOUT)
     with raw_connection(server.url, request.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")) as connection:
         assert read_all(connection).count(b'"id":') == 320
 

@@ -63,11 +63,11 @@ def served(server: LiveServer) -> None:
 # ---- connections ----
 
 
-@pytest.mark.parametrize("part", [b"", b"GET /v1/health HT", HEAD, HEAD + b"x-long: " + b"y" * 1000])
-def test_half_sent_headers_are_closed(serving: Callable[..., LiveServer], part: bytes) -> None:
-    server = serving(header_seconds=0.3)
+@pytest.mark.medium
+def test_half_sent_headers_are_closed(serving: Callable[..., LiveServer]) -> None:
+    server, parts = serving(header_seconds=1), (b"", b"GET /v1/health HT", HEAD, HEAD + b"x-long: " + b"y" * 1000)
     with ExitStack() as stack:
-        connections = [stack.enter_context(raw_connection(server.url, part)) for _ in range(20)]
+        connections = [stack.enter_context(raw_connection(server.url, part)) for part in parts for _ in range(20)]
         served(server)
         assert all(read_all(connection) == b"" for connection in connections)
 
@@ -88,8 +88,9 @@ def test_headers_without_an_end_are_closed(serving: Callable[..., LiveServer]) -
     served(server)
 
 
+@pytest.mark.medium
 def test_a_second_request_on_a_connection_has_a_deadline_too(serving: Callable[..., LiveServer]) -> None:
-    server = serving(header_seconds=0.3)
+    server = serving(header_seconds=1)
     whole = b"GET /v1/collections/c/count HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
     with raw_connection(server.url, whole + b"GET /v1/health") as connection:
         connection.settimeout(CLOSED_SECONDS)
@@ -99,7 +100,7 @@ def test_a_second_request_on_a_connection_has_a_deadline_too(serving: Callable[.
 @pytest.mark.medium
 @pytest.mark.parametrize("path", ["/v1/collections/c/search", "/v1/collections/c/ingest", "/c/c/upload"])
 def test_half_sent_bodies_end(serving: Callable[..., LiveServer], path: str) -> None:
-    server = serving(body_seconds=0.3, header_seconds=0.5)
+    server = serving(body_seconds=0.3)
     form = b"content-type: multipart/form-data; boundary=x\r\n" if path.startswith("/c/") else b""
     head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n".encode()
     with raw_connection(server.url, head + form + b"\r\n--x\r\n") as connection:
@@ -109,7 +110,7 @@ def test_half_sent_bodies_end(serving: Callable[..., LiveServer], path: str) -> 
 
 
 def test_bodies_that_trickle_end(serving: Callable[..., LiveServer]) -> None:
-    server = serving(body_seconds=0.5, header_seconds=0.5)
+    server = serving(body_seconds=0.5)
     with raw_connection(server.url, HEAD + b"content-length: 100000\r\n\r\n") as connection:
 
         def trickle() -> None:
@@ -245,6 +246,7 @@ def test_answers_nobody_reads_are_dropped(serving: Callable[..., LiveServer], mo
         until(lambda: sum(size < 0 for size in changes) == len(unread), "end of the answers")
         assert memory.used == 0 and min(changes) < -12_000_000  # held while an answer waits
         assert all(len(read_all(connection)) < 12_000_000 for connection in unread)
+    server.change(send_seconds=TIMEOUT)
     assert len(server.request("POST", f"{PATH}/get", {"ids": ids}).data) > 12_000_000  # who reads gets it all
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
 import pytest
 
+from stillhash import Collection
 from stillhash.collection import LabelSuggestion
 from stillhash.server import page_state
 from stillhash.server.page_state import MAX_REMEMBERED, MAX_SITTINGS, Sittings
+from tests.collection.fixtures import some_rows
+from tests.server.live_server import LiveServer
+from tests.support.waiting import TIMEOUT, until
 
 
 def suggestion(id_: str | int, *labels: str) -> LabelSuggestion:
@@ -77,3 +87,44 @@ def test_what_is_remembered_is_bounded() -> None:
     assert own.get("toys", "first") is not first
     own.remove("toys")
     assert own.hidden("toys", own.get("toys", "new")) == []
+
+
+class CountedLock(asyncio.Lock):
+    """A lock that counts who has asked for it."""
+
+    asked = 0
+
+    async def acquire(self) -> Literal[True]:
+        self.asked += 1
+        return await super().acquire()
+
+
+def test_a_stored_answer_is_counted(serving: Callable[..., LiveServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in figures that are asked for in between."""
+    server, stored, go_on = serving(), threading.Event(), threading.Event()
+    server.executor().collection.add(["new"], some_rows(1).X)
+    add_labels = Collection.add_labels
+
+    def add_and_wait(*args: Any) -> Any:
+        before = add_labels(*args)
+        stored.set()
+        assert go_on.wait(TIMEOUT)
+        return before
+
+    def progress() -> tuple[int, int]:
+        figures = server.request("GET", "/c/c/teach/progress?sitting=one", hx_request="true").json
+        return figures["labelled"], figures["total"]
+
+    monkeypatch.setattr(Collection, "add_labels", add_and_wait)
+    lock = server.app.state.stillhash.sittings.get("c", "one").lock = CountedLock()
+    form = {"content_type": "application/x-www-form-urlencoded", "hx_request": "true"}
+    answer = b"sitting=one&id=%22new%22&answer=accept&labels=%5B%22a%22%5D"
+    total = progress()[1]
+    with ThreadPoolExecutor(2) as pool:
+        answering = pool.submit(server.request, "POST", "/c/c/teach/answer", answer, **form)
+        assert stored.wait(TIMEOUT)
+        asking = pool.submit(progress)
+        until(lambda: asking.done() or lock.asked == 3)
+        go_on.set()
+        assert answering.result().json["labelled"] == 1
+        assert asking.result() == (1, total + 1)

@@ -20,8 +20,7 @@ from stillhash.errors import Busy, Conflict
 from stillhash.server.write_queue import CollectionExecutor
 from tests.collection.fixtures import DIM, copied
 from tests.server.live_server import LiveServer
-from tests.support.waiting import TIMEOUT
-from tests.support.waiting import until as wait_until
+from tests.support.waiting import TIMEOUT, until, until_async
 
 PATH = "/v1/collections/c"
 QUERY = [0.5] * DIM
@@ -73,9 +72,14 @@ def test_a_write_is_logged_under_the_name_of_its_task(template: Path, tmp_path: 
         assert names == {**{number: f"user {number}" for number in range(5)}, 5: getpass.getuser()}
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.002)
+async def begin(executor: CollectionExecutor, write: SlowWrite) -> asyncio.Task[int]:
+    """Start a write, again where it was refused since it did not start within the timeout of a short queue."""
+    while True:
+        task = asyncio.create_task(executor.write(write))
+        await until_async(lambda task=task: write.started.is_set() or task.done())
+        if write.started.is_set():
+            return task
+        assert isinstance(task.exception(), Busy)
 
 
 @pytest.fixture
@@ -87,17 +91,17 @@ def test_full_queue_is_busy_until_it_empties(template: Path, place: Path) -> Non
     async def work() -> None:
         slow = SlowWrite()
         first = asyncio.create_task(executor.write(slow))
-        await until(slow.started.is_set)
+        await until_async(slow.started.is_set)
         second = asyncio.create_task(executor.write(lambda c: c.delete([2])))
-        await until(lambda: executor.queued == 2)
+        await until_async(lambda: executor.queued == 2)
         with pytest.raises(Busy, match=r"^write queue"):
             await executor.write(lambda c: c.delete([3]))
         assert executor.queued == 2 and await executor.read(Collection.count) == 320
         slow.end.set()
         assert await first == 1 and await second == 1
-        await until(lambda: executor.queued == 0)
+        await until_async(lambda: executor.queued == 0)
         assert await executor.write(lambda c: c.delete([3])) == 1
-        await until(lambda: executor.queued == 0)
+        await until_async(lambda: executor.queued == 0)
         assert await executor.read(Collection.count) == 317
 
     with opened(template, place) as executor:
@@ -107,18 +111,17 @@ def test_full_queue_is_busy_until_it_empties(template: Path, place: Path) -> Non
 def test_write_that_waited_too_long_is_not_done(template: Path, place: Path) -> None:
     async def work() -> None:
         slow = SlowWrite()
-        first = asyncio.create_task(executor.write(slow))  # a write that has started is never given up
-        await until(slow.started.is_set)
+        first = await begin(executor, slow)
         with pytest.raises(Busy, match=r"^timeout"):
             await executor.write(lambda c: c.delete([2]))
-        assert not first.done()
+        assert not first.done()  # a write that has started is never given up
         slow.end.set()
         assert await first == 1
-        await until(lambda: executor.queued == 0)
+        await until_async(lambda: executor.queued == 0)
         executor.timeout = TIMEOUT
         assert await executor.read(Collection.count) == 319
 
-    with opened(template, place, timeout=0.5) as executor:
+    with opened(template, place, timeout=0.05) as executor:
         run(work)
 
 
@@ -126,13 +129,14 @@ def test_write_can_wait_for_a_slot(template: Path, place: Path) -> None:
     async def work() -> None:
         slow = SlowWrite()
         first = asyncio.create_task(executor.write(slow))
-        await until(slow.started.is_set)
+        await until_async(slow.started.is_set)
         waiting = asyncio.create_task(executor.write(lambda c: c.delete([2]), wait_for_slot=True))
-        await asyncio.sleep(0.1)
+        for _ in range(10):
+            await asyncio.sleep(0)  # it has its turn
         assert executor.queued == 1 and not waiting.done()
         slow.end.set()
         assert await first == 1 and await waiting == 1
-        await until(lambda: executor.queued == 0)
+        await until_async(lambda: executor.queued == 0)
 
     with opened(template, place, max_queued=1) as executor:
         run(work)
@@ -142,7 +146,7 @@ def test_waiting_for_a_slot_times_out(template: Path, place: Path) -> None:
     async def work() -> None:
         slow = SlowWrite()
         first = asyncio.create_task(executor.write(slow))
-        await until(slow.started.is_set)
+        await until_async(slow.started.is_set)
         executor.timeout = 0.1
         with pytest.raises(Busy):
             await executor.write(lambda c: c.delete([2]), wait_for_slot=True)
@@ -157,14 +161,14 @@ def test_write_of_a_cancelled_request_leaves_the_queue(template: Path, place: Pa
     async def work() -> None:
         slow = SlowWrite()
         first = asyncio.create_task(executor.write(slow))
-        await until(slow.started.is_set)
+        await until_async(slow.started.is_set)
         second = asyncio.create_task(executor.write(lambda c: c.delete([2])))
-        await until(lambda: executor.queued == 2)
+        await until_async(lambda: executor.queued == 2)
         second.cancel()
         first.cancel()
         await asyncio.wait([first, second])
         slow.end.set()
-        await until(lambda: executor.queued == 0)
+        await until_async(lambda: executor.queued == 0)
         assert await executor.read(Collection.count) == 318  # accepted writes are done
 
     with opened(template, place) as executor:
@@ -178,7 +182,7 @@ def test_errors_of_writes_are_raised_and_not_logged(
         for _ in range(5):
             with pytest.raises(Conflict):
                 await executor.write(lambda c: c.add([1], [QUERY]))
-        await until(lambda: executor.queued == 0)
+        await until_async(lambda: executor.queued == 0)
 
     with opened(template, place) as executor:
         run(work)
@@ -187,16 +191,17 @@ def test_errors_of_writes_are_raised_and_not_logged(
 
 def test_slow_read_times_out_unless_it_is_upkeep(template: Path, place: Path) -> None:
     async def work() -> None:
-        slow, other = SlowWrite(), threading.Event()
+        slow, started, go_on = SlowWrite(), threading.Event(), threading.Event()
         with pytest.raises(Busy, match=r"^timeout"):
             await executor.read(slow)
         slow.end.set()
-        waiting = asyncio.create_task(executor.read(lambda c: other.wait(TIMEOUT), "upkeep"))
-        await asyncio.sleep(0.2)
-        other.set()
+        waiting = asyncio.create_task(executor.read(lambda c: started.set() or go_on.wait(TIMEOUT), "upkeep"))
+        await until_async(started.is_set)
+        assert not waiting.done()
+        go_on.set()
         assert await waiting is True
 
-    with opened(template, place, timeout=0.05) as executor:
+    with opened(template, place, timeout=0) as executor:  # over at once
         run(work)
 
 
@@ -221,7 +226,7 @@ def test_searches_go_on_during_a_slow_write(serving: Callable[..., LiveServer]) 
     server = serving(max_queued_writes=3)
     with slow_write(server) as slow, ThreadPoolExecutor(4) as clients:
         waiting = [clients.submit(server.request, "POST", f"{PATH}/delete", {"ids": [n]}) for n in (2, 3)]
-        wait_until(lambda: server.executor().queued == 3)
+        until(lambda: server.executor().queued == 3)
         for _ in range(20):
             assert server.request("POST", f"{PATH}/search", {"query": QUERY}).status == 200
         assert server.request("GET", f"{PATH}/count").json == {"count": 320}
@@ -243,7 +248,7 @@ def test_client_retries_while_the_server_is_busy(serving: Callable[..., LiveServ
         stillhash.Client(server.url, retries=20) as client,
     ):
         added = clients.submit(client.add, ["n"], [QUERY])
-        wait_until(lambda: 'status="503"' in server.request("GET", "/v1/metrics").data.decode())
+        until(lambda: 'status="503"' in server.request("GET", "/v1/metrics").data.decode())
         assert not added.done()
         slow.end.set()
         assert added.result() == 1

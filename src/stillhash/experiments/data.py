@@ -168,13 +168,6 @@ def draw_queries(labels: NDArray[Any], per_class: int, seed: int) -> RowIndices:
     return np.flatnonzero(~free)
 
 
-def most_frequent(labels: NDArray[np.uint8], count: int) -> tuple[NDArray[np.uint8], RowIndices]:
-    """Keep the `count` most frequent labels and the rows that have one of them: NUS-WIDE's 21 concepts."""
-    columns = np.sort(np.argsort(-labels.sum(axis=0, dtype=np.int64), kind="stable")[:count])
-    rows = np.flatnonzero(labels[:, columns].any(axis=1))
-    return labels[np.ix_(rows, columns)], rows
-
-
 def _natural(path: Path) -> tuple[Any, ...]:
     """Sort features_10 after features_9."""
     digits = "".join(c for c in path.stem if c.isdigit())

@@ -14,7 +14,7 @@ from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.ranking import FEW_BITS_LOSSES, MANY_LOOKS_BITS, MIN_LOOKS_BITS, NEAR_LOSSES, Ranking, half_power
 from stillhash.numeric.regression import unit_rows
-from stillhash.numeric.rescored_page import CANDIDATES, MOST_SIMILAR, LabelRegression, RescoredPage
+from stillhash.numeric.rescored_page import MOST_SIMILAR, SIMILAR, LabelRegression, RescoredPage
 from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import MAX_MAGNITUDE, Codes, Floats, check_integer, check_number
@@ -115,12 +115,12 @@ class LinearHasher(Hasher):
         """Return how prepared queries rank codes by this score, with a first page by rescoring codes."""
         (share, fixed), similarity = balance, scored.looks
         assert similarity is not None
-        similar = CANDIDATES
+        similar = SIMILAR
         if 0 < model.label_bits < self.bits:  # bits of labels say less of features, in all codes together
             similarity = similarity.copy()
             similarity[:, : model.label_bits] *= np.float32(1 - model.held_share)
             without_labels = 1 - model.label_bits * model.held_share / self.bits
-            similar = round(min(MOST_SIMILAR, CANDIDATES / without_labels))  # since fewer bits find less
+            similar = round(min(MOST_SIMILAR, SIMILAR / without_labels))  # since fewer bits find less
         queries = page.rescorer.queries(unit_rows(X))
         rescored = RescoredPage(page.rescorer, queries, votes=by_votes, similar=similar)
         if page.regression is not None:

@@ -413,7 +413,8 @@ def near_groups(codes: Codes, distance: int) -> NDArray[np.int64]:
 NEIGHBOURS = 10  # candidates of the highest cosine, whose labels a query is expected to have
 NEIGHBOUR_POWER = 8  # a neighbour counts by its cosine to this power
 STORED_WEIGHT = 0.7  # of the labels that an item has now, beside 1 for those that are predicted of it
-SHORT_CODE_WEIGHT = 0.5  # of the labels predicted of a finalist's short code, beside 1 for those of its rescoring code
+SHORT_CODE_WEIGHT = 0.5  # of the labels predicted of a finalist's short code, beside 1 for those of its rescoring code;
+# a short code that holds labels would only repeat those that the item was stored with
 FINALISTS = 64  # candidates that are scored again, by all that is known of them
 NEAR_COSINE = 0.95  # items from this cosine on are near duplicates: .97, less what the estimate may be off
 NEAREST_COSINE = 0.9  # the nearest item is one from here on: a cosine of .97 may be .93 once the mean is subtracted
@@ -484,7 +485,9 @@ def _scores(
     tiers[finalists] = 1
     levels = rescore_levels(rescoring_codes[finalists], queries.levels.shape[1], bits)
     by_levels = project(levels, model.U) * corrections[finalists][:, None] + model.u
-    by_both = unit_rows(np.float32(SHORT_CODE_WEIGHT) * predicted[finalists] + _raise(by_levels, model.power))
+    holds_labels = rescoring_codes[finalists, -1:] >= 0x80
+    by_codes = np.where(holds_labels, np.float32(0), np.float32(SHORT_CODE_WEIGHT) * predicted[finalists])
+    by_both = unit_rows(by_codes + _raise(by_levels, model.power))
     agreement[finalists], scores[finalists] = score(by_both, finalists)
     return np.stack([scores, cosines, agreement, votes]), tiers, float(strength)
 

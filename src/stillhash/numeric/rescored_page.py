@@ -27,8 +27,8 @@ from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescoring import RescoreQueries, Rescorer
 from stillhash.numeric.validation import Codes, Floats
 
-CANDIDATES = 300  # hits by score, and at least as many by similarity; other parameters are in reference.py
-MOST_SIMILAR = 4 * CANDIDATES
+CANDIDATES = 300  # hits by score; other parameters are in reference.py
+SIMILAR, MOST_SIMILAR = 2 * CANDIDATES, 4 * CANDIDATES  # by similarity, the more the fewer bits tell of it
 
 NONE = np.empty(0, np.float32)
 NO_LABELS = PageLabels(NONE[:, None][:, :0], NONE, np.empty((0, 16, 0), np.float32), NONE, 1.0, NONE)
@@ -103,7 +103,7 @@ class RescoredPage(NamedTuple):
     labelled_share: float = 1.0  # of the items
     fixed: bool = False  # the strength is the caller's, so neighbours do not change it
     votes: Floats | None = None  # (m, b) weights of the bits that votes add
-    similar: int = CANDIDATES  # how many candidates there are by similarity
+    similar: int = SIMILAR  # how many candidates there are by similarity
 
     def rows(self, some: Any) -> "RescoredPage":
         """Return the pages of some of the queries."""

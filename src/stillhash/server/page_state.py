@@ -1,5 +1,6 @@
 """What the server remembers of visitors of the page: in memory, bounded, and gone when it stops."""
 
+import asyncio
 import hashlib
 import re
 import secrets
@@ -137,6 +138,7 @@ class Sitting:
     unlearnt: list[Id] = field(default_factory=list)  # items of the answers since the last learning
     start_version: int | None = None  # of the model, when it began
     gains: list[float] = field(default_factory=list)  # of nDCG@10 since then, of each answer before it was learnt
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while an answer is stored and counted
 
     def decide(self, id_: Id, decision: Decision, labels: Iterable[Any] = ()) -> None:
         """Remember an answer; the last one of an item counts."""

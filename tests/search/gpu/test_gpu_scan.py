@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,6 +20,7 @@ from tests.contracts.searchers import *  # noqa: F403
 from tests.contracts.searchers import Make, random_codes
 from tests.search.gpu.numpy_card import NumpyCard
 from tests.support.gpu import TWIN_LIMITS, TwinScan, gpu_reason, small_card
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:cupy")
 
@@ -159,8 +159,7 @@ def test_searches_of_many_threads_go_together(kind: str) -> None:
     with ThreadPoolExecutor(24) as pool:
         with index.card.holding():
             futures = [pool.submit(index.search, weights[i], 5 + i) for i in range(24)]
-            while len(index._queue._waiting) < 23:  # the first one has its turn
-                time.sleep(0.001)
+            until(lambda: len(index._queue._waiting) >= 23)  # the first one has its turn
         got = [future.result() for future in futures]
     assert asked == [3, 69]
     for one, other in zip(got, expected, strict=True):

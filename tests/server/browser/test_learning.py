@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count as count_from
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,16 @@ from tests.server.live_server import LiveServer, live_server
 from tests.support.toys import toy
 from tests.support.waiting import until
 
-KEEP_RATES = """window.rates = [];
-const figure = document.querySelector("[data-figure=rate]");
-new MutationObserver(() => window.rates.push(figure.textContent)).observe(figure, {childList: true});"""
+
+def wait_for_rate(page: Any, collection: Collection) -> None:
+    """Add rows without labels until the page says how many come in a second: it counts those of its last events."""
+    numbers = count_from(5000)
+
+    def is_shown() -> bool:
+        collection.add([next(numbers)], np.ones((1, collection.dim)))
+        return page.locator("[data-figure=rate]").text_content() != "0"
+
+    until(is_shown, "rate")
 
 
 @pytest.mark.smoke
@@ -33,7 +41,6 @@ def test_curve_is_live_and_a_rollback_restores(server: LiveServer, visit: Callab
     assert points == len(collection.quality()["curve"])
     chart, picture = page.locator("#plot-ndcg canvas"), page.locator("#plot-ndcg canvas").screenshot()
     table = page.locator("#values").text_content()
-    page.evaluate(KEEP_RATES)  # each is of the last seconds, and soon zero again
     rows = page.locator("#versions tbody tr").count()
     labels = [[f"label {c}" for c in np.flatnonzero(1 - y)] for y in Y[700:]]  # inverted, so that much changes
     for start in range(0, 500, 100):
@@ -43,10 +50,10 @@ def test_curve_is_live_and_a_rollback_restores(server: LiveServer, visit: Callab
     until(lambda: chart.screenshot() != picture)
     expect(page.locator("#values")).not_to_have_text(table)
     expect(page.locator("[data-figure=items]")).to_have_text("1,200")
-    assert any(rate != "0" for rate in page.evaluate("window.rates"))
     expect(page.locator("[data-figure=version]")).to_have_text(str(version + 5))  # so no refresh of the table follows
     expect(page.locator("#versions tbody tr")).to_have_count(rows + 5)
     settle(page)
+    wait_for_rate(page, collection)
     search.reload()
     assert order(search) != before
 
@@ -59,6 +66,8 @@ def test_curve_is_live_and_a_rollback_restores(server: LiveServer, visit: Callab
     assert collection.stats()["version"] == version + 5  # needs a second click
     row.get_by_role("button", name="Yes").click()
     wait_for_message(page, f"Version {version} is restored")
+    expect(page.locator("[data-figure=version]")).to_have_text(str(version + 6))
+    settle(page)
     search.goto(f"{server.url}/c/toys?like=77&against={version}")
     assert order(search) == order(search, "then")
     row.get_by_role("link", name="Compare").click()

@@ -27,6 +27,7 @@ const keep = (entries) => window.shifts.push(...entries.filter(one => !one.hadRe
 const observer = new PerformanceObserver(list => keep(list.getEntries()));
 observer.observe({type: "layout-shift", buffered: true});
 window.reported = () => { keep(observer.takeRecords()); return window.shifts; };"""
+FIRST_NEW = "document.activeElement.closest('.card').getBoundingClientRect().top"  # in the window, of more hits
 REPORTED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))).then(reported)"  # 2 frames on
 
 
@@ -297,6 +298,7 @@ def test_nothing_jumps(gallery: LiveServer, visit: Callable[..., Any], theme: st
             settle(page)
             wait_for_pictures(page)
             assert page.locator("#results").evaluate("part => part.getBoundingClientRect().top + scrollY") == top
+        assert 0 < page.evaluate(FIRST_NEW) < page.viewport_size["height"]
         assert page.evaluate(REPORTED) == []
 
 

@@ -100,7 +100,9 @@ def test_suggestions_by_keyboard(photos: LiveServer, visit: Callable[..., Any]) 
 def test_suggestions_by_mouse_and_after_typing_on(photos: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{photos.url}/c/photos")
     page.locator("#search").press_sequentially("photo-01")
-    page.locator("#suggestions [role=option]", has_text="photo-013").click()
+    options = page.locator("#suggestions [role=option]")
+    expect(options.last).to_have_text("Search the words photo-01")  # no later key replaces the list
+    options.filter(has_text="photo-013").click()
     page.wait_for_url("**like=**")
     assert page.locator(".query h2").text_content() == "photo-013"
     page.locator("#search").fill("osl")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from playwright.sync_api import expect
 
 import stillhash
 from stillhash import Collection
@@ -16,6 +17,7 @@ from stillhash.server import Keys, Settings
 from tests.server.browser.pages import THEMES
 from tests.server.live_server import LiveServer, live_server
 from tests.support.toys import toy
+from tests.support.waiting import until
 
 NAMES = [f"label {c}" for c in range(12)]
 ROWS, LABELLED = 600, 320
@@ -95,13 +97,30 @@ def test_thirty_items_are_labelled_by_the_keyboard(
     assert len(answers) == 30 and answers.keys() <= before
     assert {id_: labels_of(collection, id_) for id_ in answers} == answers
     assert set(collection.ids({"labels": {"$exists": False}}, limit=1000)) == before - answers.keys()
-    assert page.locator('[data-figure="labelled"]').text_content() == "30"
-    assert page.locator('[data-figure="total"]').text_content() == str(LABELLED + 30)
+    expect(page.locator('[data-figure="labelled"]')).to_have_text("30")
+    expect(page.locator('[data-figure="total"]')).to_have_text(str(LABELLED + 30))
     assert collection.stats()["version"] > version  # they were learnt in between
     page.locator("#learn-now").click()
     page.locator("#saved", has_text="Learnt as version").wait_for()
     assert collection.stats()["pending"] == 0
-    assert "nDCG@10" in page.locator('[data-figure="explained"]').text_content()
+    expect(page.locator('[data-figure="explained"]')).to_contain_text("nDCG@10")
+
+
+def test_figures_of_before_an_answer_are_not_shown_after_it(server: LiveServer, visit: Callable[..., Any]) -> None:
+    page, held = visit(f"{server.url}/c/toys/teach?sitting=one&one=0"), list[Any]()
+    page.route("**/teach/progress?*", lambda route: held.append((route, route.fetch())), times=1)
+    accept(page, 1)
+    wait_until_saved(page)
+    page.locator("#learn-now").click()
+    until(lambda: page.evaluate("true") and held, "request")  # each call lets playwright handle what came
+    ((route, reply),) = held
+    accept(page, 1)
+    wait_until_saved(page)
+    assert reply.json()["labelled"] == 1
+    route.fulfill(response=reply)
+    page.locator("#saved", has_text="Learnt as version").wait_for()
+    expect(page.locator('[data-figure="labelled"]')).to_have_text("2")
+    expect(page.locator('[data-figure="total"]')).to_have_text(str(LABELLED + 2))
 
 
 def test_undo_reject_and_skip(server: LiveServer, collection: Collection, visit: Callable[..., Any]) -> None:
@@ -127,9 +146,9 @@ def test_undo_reject_and_skip(server: LiveServer, collection: Collection, visit:
     assert labels_of(collection, rejected) == labels_of(collection, skipped) == []
     assert labels_of(collection, last) != []
     page.reload()
+    expect(page.locator('[data-figure="labelled"]')).to_have_text("1")
     ids = {json.loads(one.get_attribute("data-id")) for one in page.locator(".teach-item").all()}
     assert not ids & {rejected, skipped, last}
-    assert page.locator('[data-figure="labelled"]').text_content() == "1"
     other = visit(f"{server.url}/c/toys/teach?sitting=two")  # nobody else is shown the same items
     others = {json.loads(one.get_attribute("data-id")) for one in other.locator(".teach-item").all()}
     assert others and not others & (ids | {rejected})

@@ -14,9 +14,7 @@ from tests.server.browser.pages import THEMES, collection_of, fill, order, settl
 from tests.server.browser.test_axe import AXE, come_to_rest, violations
 from tests.server.live_server import LiveServer, live_server
 
-
-def card(page: Any, id_: str) -> Any:
-    return page.locator(".now .card").filter(has=page.locator(".id bdi", has_text=id_)).first
+TOP_OF_RESULTS = "document.querySelector('#results').getBoundingClientRect().top + scrollY"
 
 
 def pressed(page: Any) -> list[tuple[str, str]]:
@@ -114,8 +112,9 @@ def test_my_votes_are_listed_and_taken_back(server: LiveServer, visit: Callable[
     page.locator(".now .thumb.down").nth(1).click()
     wait_for_message(page, "now last")
     page.get_by_role("link", name="My votes").click()
+    page.wait_for_url("**/votes")
     rows = page.locator(".vote-list li:not(.heads)")
-    assert [row.strip() for row in rows.locator(".cast").all_inner_texts()] == ["down", "up"]  # the latest first
+    expect(rows.locator(".cast")).to_have_text(["down", "up"], use_inner_text=True)  # the latest first
     assert rows.locator(".query-item bdi").all_inner_texts() == ["77", "77"]
     assert rows.locator(".item bdi").last.inner_text() == before[3]
     assert rows.locator("time").first.inner_text() == "just now"
@@ -140,17 +139,18 @@ def test_thumbs_stay_pressed_after_a_restart(tmp_path: Path, visit: Callable[...
         page = visit(f"{server.url}/c/toys?like=77")
         assert (pressed(page), order(page)) == expected
         page.get_by_role("link", name="My votes").click()
-        assert page.locator(".vote-list .query-item .thing[href*=like]").count() == 1
+        expect(page.locator(".vote-list .query-item .thing[href*=like]")).to_have_count(1)
 
 
 def test_nothing_jumps_when_a_message_appears(server: LiveServer, visit: Callable[..., Any]) -> None:
     for theme in ("light", "phone"):
         page = visit(f"{server.url}/c/toys?like=77", **THEMES[theme])
-        top = page.locator("#results").bounding_box()["y"] + page.evaluate("scrollY")
+        top = page.evaluate(TOP_OF_RESULTS)
         page.locator(".now .thumb.up").nth(1).click()
         wait_for_message(page, "to 1" if theme == "light" else "")
         page.locator("#undo").wait_for()
-        assert page.locator("#results").bounding_box()["y"] + page.evaluate("scrollY") == top
+        settle(page)
+        assert page.evaluate(TOP_OF_RESULTS) == top
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

@@ -223,8 +223,12 @@ class PageQuery {
     for (int64_t c = 0; c < labels; ++c) both[c] = both[c] * correction + page_.u[c];
     page_.table.raise(both);
     const float norm = static_cast<float>(norm_of(both, labels));
-    page_.table.predict(page_.codes + (q_ * page_.n + i) * planes, row_.data());
-    for (int64_t c = 0; c < labels; ++c) both[c] = both[c] / norm + kShortCodeWeight * row_[c];
+    if (page_.layout.marked(rescoring_code(i))) {  // the short code holds labels
+      for (int64_t c = 0; c < labels; ++c) both[c] /= norm;
+    } else {
+      page_.table.predict(page_.codes + (q_ * page_.n + i) * planes, row_.data());
+      for (int64_t c = 0; c < labels; ++c) both[c] = both[c] / norm + kShortCodeWeight * row_[c];
+    }
     out_.tiers[i] = 1;
     score(i, both);
   }

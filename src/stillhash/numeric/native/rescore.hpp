@@ -23,6 +23,7 @@ struct RescoreLayout {
   int bits;
   RescoreLayout(int64_t d, int b) : dim(d), plane((d + 7) / 8), width(b * plane + 4), bits(b) {}
 
+  bool marked(const uint8_t* code) const { return code[width - 1] >= 0x80; }
   float correction(const uint8_t* code) const {  // 0 of a zero or lost row; its sign is a mark
     float correction;
     std::memcpy(&correction, code + bits * plane, 4);

@@ -169,7 +169,6 @@ async def cancel_import(request: Request, executor: ExecutorParam) -> Response:
 # ---- the page ----
 
 FIRST_LABELS, MAX_LABELS = 24, 1000  # that are shown at first, and after that
-FIELD_VALUES = 8
 HIDDEN_FIELDS = ("content", "text", "start", "end", "chunk", "chunks")  # that indexing writes, for itself
 EXAMPLE_CHOICES = 12  # items of a label among which one is looked for that is no other label's example
 

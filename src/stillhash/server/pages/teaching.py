@@ -190,7 +190,7 @@ async def teach(request: Request, executor: ExecutorParam, sitting: str = "", on
     batch = await _batch(request, executor, own)
     if own.start_version is None:
         own.start_version = await executor.read(lambda c: int(c.stats()["version"]))
-    figures = await executor.read(lambda c: sitting_progress(c, own), "slow")
+    figures = await _progress(executor, own)
     single = batch["known"].single if one == "" else one == "1"
     context: ViewModel = {"allowed": True, "token": sitting, "single": single, "figures": figures}
     response = render(request, "teach.html", executor, **context, **batch)
@@ -219,8 +219,12 @@ async def _batch(request: Request, executor: CollectionExecutor, sitting: Sittin
 @write_router.get("/c/{name}/teach/progress")
 async def progress(request: Request, executor: ExecutorParam, sitting: str) -> Response:
     """Return how a sitting goes."""
-    own = _sitting(request, sitting)
-    return JSONResponse(await executor.read(lambda c: sitting_progress(c, own), "slow"), headers=NO_STORE)
+    return JSONResponse(await _progress(executor, _sitting(request, sitting)), headers=NO_STORE)
+
+
+async def _progress(executor: CollectionExecutor, sitting: Sitting) -> ViewModel:
+    async with sitting.lock:  # so that an answer that is stored is counted too
+        return await executor.read(lambda c: sitting_progress(c, sitting), "slow")
 
 
 @write_router.post("/c/{name}/teach/learn")
@@ -228,7 +232,8 @@ async def learn(request: Request, executor: ExecutorParam) -> Response:
     """Learn the answers that are not learnt yet."""
     form = await read_form(request)
     own = _sitting(request, form_text(form, "sitting"))
-    version = await _learn(executor, own)
+    async with own.lock:
+        version = await _learn(executor, own)
     return _reply(request, executor, form, {"version": version, **sitting_counts(own)})
 
 
@@ -242,25 +247,26 @@ async def answer(request: Request, executor: ExecutorParam) -> Response:
     own, sittings = _sitting(request, form_text(form, "sitting")), app_state(request).sittings
     item = await executor.read(lambda c: find_item(c, form_text(form, "id")))
     changed: list[Any] = []
-    flush = verb == "accept" and len(own.unlearnt) >= LEARN_ANSWERS
-    if verb == "accept":
-        # What waits is learnt before this answer, so that taking back the latest one leaves nothing in the model.
-        if flush:
-            await _learn(executor, own)
-        before = await executor.write(lambda c: c.add_labels([item.id], labels))
-        changed = [label for label in labels if item.id in before and label not in before[item.id]]
-        own.unlearnt.append(item.id)
-        own.decide(item.id, "labelled", labels)
-    elif verb == "undo":
-        if labels:
-            await executor.write(lambda c: c.remove_labels([item.id], labels))
-            own.unlearnt = [id_ for id_ in own.unlearnt if id_ != item.id]
-        own.undo(item.id)
-        sittings.restore(executor.name, item.id)
-    else:
-        own.decide(item.id, "rejected" if verb == "reject" else "skipped")
-        if verb == "reject":
-            sittings.reject(executor.name, item.id)
+    async with own.lock:
+        flush = verb == "accept" and len(own.unlearnt) >= LEARN_ANSWERS
+        if verb == "accept":
+            # What waits is learnt before this answer, so that taking back the latest one leaves nothing in the model.
+            if flush:
+                await _learn(executor, own)
+            before = await executor.write(lambda c: c.add_labels([item.id], labels))
+            changed = [label for label in labels if item.id in before and label not in before[item.id]]
+            own.unlearnt.append(item.id)
+            own.decide(item.id, "labelled", labels)
+        elif verb == "undo":
+            if labels:
+                await executor.write(lambda c: c.remove_labels([item.id], labels))
+                own.unlearnt = [id_ for id_ in own.unlearnt if id_ != item.id]
+            own.undo(item.id)
+            sittings.restore(executor.name, item.id)
+        else:
+            own.decide(item.id, "rejected" if verb == "reject" else "skipped")
+            if verb == "reject":
+                sittings.reject(executor.name, item.id)
     return _reply(request, executor, form, {"added": changed, "learnt": flush, **sitting_counts(own)})
 
 

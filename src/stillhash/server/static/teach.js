@@ -25,6 +25,7 @@
   let outbox = [];
   let sending = false;
   let inFlight = null;
+  let counted = 0; // answers that the server has acknowledged
 
   /* The answers that this sitting could not send before a reload, and those of pages that were closed. */
   function loadOutbox() {
@@ -87,8 +88,9 @@
         outbox.shift();
         storeOutbox();
         tries = 0;
+        counted += 1;
         showCounts(reply);
-        if (reply.learnt) refreshProgress();
+        if (reply.learnt) await refreshProgress();
       } else if (response?.status === 401) {
         location.href = "/login?next=" + encodeURIComponent(location.pathname + location.search);
         return;
@@ -145,8 +147,8 @@
     return `Saved. Last: ${message.title}, ${what}.`;
   }
 
-  const counted = find(".teach-figures").dataset;
-  const known = { labelled: Number(counted.labelled), total: Number(counted.total), items: Number(counted.items) };
+  const figures = find(".teach-figures").dataset;
+  const known = { labelled: Number(figures.labelled), total: Number(figures.total), items: Number(figures.items) };
 
   function showCounts(reply) {
     figure("labelled", reply.labelled);
@@ -161,9 +163,11 @@
   }
 
   async function refreshProgress() {
+    const before = counted;
     const response = await request(`progress?sitting=${sitting}`).catch(() => null);
     if (!response?.ok) return;
     const reply = await response.json();
+    if (counted !== before) return refreshProgress(); // an answer was stored since, which the reply may lack
     Object.assign(known, { labelled: reply.labelled, total: reply.total, items: reply.items });
     showCounts(reply);
     figure("gain", reply.gain_text);
