@@ -106,7 +106,8 @@ def test_labels_and_similarity_make_the_page_score(pair: tuple[Collection, Twin]
         predicted = raised((signs(codes, BITS) @ model.V + model.v)[0], model.item_power)
         features = rescorer.rotate_back(rescorer.levels(rescoring)) * rescorer.corrections(rescoring)[:, None]
         by_rescoring = raised((features @ model.U + model.u)[0], model.item_power)
-        return unit(SHORT_CODE_WEIGHT * predicted + by_rescoring) if by_both else predicted
+        held = rescorer.marked(rescoring)[0]
+        return unit((0 if held else SHORT_CODE_WEIGHT) * predicted + by_rescoring) if by_both else predicted
 
     def stored(id_: Any) -> np.ndarray:
         return unit(np.array([name in twin.items[id_].labels for name in names], np.float64))

@@ -183,8 +183,7 @@ def _page_labels(
     finalists = np.isin(rows, candidates.ids[candidates.page.tiers == 1])
     if finalists.any():
         rescoring_codes = stored.rescoring_codes(rows[finalists])
-        levels, corrections = page.rescorer.levels(rescoring_codes), page.rescorer.corrections(rescoring_codes)
-        predicted[finalists] = page.regression.of_both_codes(predicted[finalists], levels, corrections)
+        predicted[finalists] = page.regression.of_finalists(predicted[finalists], rescoring_codes, page.rescorer)
     hits[:, : len(known)] += predicted
     return ExplainedLabels(names, query, hits)
 

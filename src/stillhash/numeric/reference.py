@@ -483,13 +483,21 @@ def _scores(
     tiers[tiers > 0] = 2
     finalists = finalists[tiers[finalists] > 0]
     tiers[finalists] = 1
-    levels = rescore_levels(rescoring_codes[finalists], queries.levels.shape[1], bits)
-    by_levels = project(levels, model.U) * corrections[finalists][:, None] + model.u
-    holds_labels = rescoring_codes[finalists, -1:] >= 0x80
-    by_codes = np.where(holds_labels, np.float32(0), np.float32(SHORT_CODE_WEIGHT) * predicted[finalists])
-    by_both = unit_rows(by_codes + _raise(by_levels, model.power))
+    finalist_codes = rescoring_codes[finalists]
+    levels = rescore_levels(finalist_codes, queries.levels.shape[1], bits)
+    by_both = finalist_labels(predicted[finalists], finalist_codes, levels, (model.U, model.u), model.power)
     agreement[finalists], scores[finalists] = score(by_both, finalists)
     return np.stack([scores, cosines, agreement, votes]), tiers, float(strength)
+
+
+def finalist_labels(
+    by_codes: Floats, rescoring_codes: Array, levels: Floats, regression: tuple[Floats, Floats], power: float
+) -> Floats:
+    """Return the labels (n, labels) predicted of finalists, by those of short codes and by rescoring codes."""
+    by_levels = project(levels, regression[0]) * corrections_of(rescoring_codes)[:, None] + regression[1]
+    holds_labels = rescoring_codes[:, -1:] >= 0x80
+    by_codes = np.where(holds_labels, np.float32(0), np.float32(SHORT_CODE_WEIGHT) * by_codes)
+    return unit_rows(by_codes + _raise(by_levels, power))
 
 
 def neighbour_labels(cosines: Floats, stored: Floats, share: float) -> tuple[Floats, np.float32]:

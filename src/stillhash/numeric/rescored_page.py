@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from stillhash.numeric import kernels
 from stillhash.numeric.kernels import PageCandidates, PageLabels, PageQueries
 from stillhash.numeric.labels import Labels
-from stillhash.numeric.reference import SHORT_CODE_WEIGHT
+from stillhash.numeric.reference import finalist_labels
 from stillhash.numeric.reference import label_vectors as vectors_of_columns
-from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescoring import RescoreQueries, Rescorer
 from stillhash.numeric.validation import Codes, Floats
 
@@ -57,11 +56,10 @@ class LabelRegression:
         """Return the labels (n, labels) predicted of short codes, of unit norm."""
         return kernels.predict_labels(codes, self.V, self.v, self.power)
 
-    def of_both_codes(self, by_codes: Floats, levels: Floats, corrections: Floats) -> Floats:
-        """Return the labels (n, labels) predicted of finalists, by those of short codes and by rescoring codes."""
-        by_levels = kernels.project(levels, self.U) * corrections[:, None] + self.u
-        by_levels = unit_rows(np.maximum(by_levels, 0) ** np.float32(self.power))
-        return unit_rows(np.float32(SHORT_CODE_WEIGHT) * by_codes + by_levels)
+    def of_finalists(self, by_codes: Floats, rescoring_codes: Codes, rescorer: Rescorer) -> Floats:
+        """Return the labels (n, labels) predicted of finalists, whose short codes predict these."""
+        levels = rescorer.levels(rescoring_codes)
+        return finalist_labels(by_codes, rescoring_codes, levels, (self.U, self.u), self.power)
 
     @cached_property
     def arrays(self) -> PageLabels:
