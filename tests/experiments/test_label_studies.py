@@ -23,6 +23,7 @@ from stillhash.experiments.label_studies import (
     rank_all,
     ranked_rows,
     relabel,
+    rows_without_labels,
     study_jobs,
 )
 from stillhash.experiments.metrics import evaluate, evaluate_hits
@@ -117,11 +118,11 @@ def test_rows_are_ranked_as_search_does(several: Dataset) -> None:
     with rows.stored(rows.Y) as collection:
         page, whole = hit_ids(collection, rows.Q, 10), hit_ids(collection, rows.Q, 600)
         assert np.array_equal(ranked_rows(collection, rows.Q, 600), whole)
-        hidden = ranked_rows(collection, rows.Q, 600, with_labels=False)
+        hidden = rows_without_labels(collection, rows.Q, 600)
         assert not np.array_equal(hidden[:, :10], page)
         collection.relabel(list(range(600)), label_lists(rows.Y[::-1]), learn=False)
         assert not np.array_equal(hit_ids(collection, rows.Q, 10), page)
-        assert np.array_equal(ranked_rows(collection, rows.Q, 600, with_labels=False), hidden)
+        assert np.array_equal(rows_without_labels(collection, rows.Q, 600), hidden)
 
 
 def test_voted_items_move_and_clicks_teach(records: dict[str, list[dict[str, Any]]]) -> None:

@@ -29,7 +29,6 @@ from stillhash.numeric import kernels
 from stillhash.numeric.codes import NO_DIGEST, feature_digests
 from stillhash.numeric.labels import Labels, from_json
 from stillhash.numeric.regression import unit_rows
-from stillhash.numeric.rescored_page import StoredItems
 from stillhash.numeric.validation import Codes, Floats, Mask
 from stillhash.search import Index
 from stillhash.search.blocks import NO_IDS, Bitmap, IdArray, is_set
@@ -202,7 +201,7 @@ class Snapshot:
     model: Model
     source_shares: SourceShares  # of the votes up to this version; empty without any
     stored_features: StoredFeatures
-    page_items: StoredItems | None  # what the first page reads; None without rescoring codes
+    page_items: PageItems | None  # what the first page reads; None without rescoring codes
     current_page: PageModel | None  # that of the current model
     allowed: Bitmap | None  # rows that meet the condition of the search; None without one
 

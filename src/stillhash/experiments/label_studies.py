@@ -7,7 +7,6 @@ fit the hash functions where there are less than 6,000.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -22,7 +21,7 @@ from stillhash.collection import Collection, Vote
 from stillhash.collection.learning.encoder_alignment import EncoderIdentity
 from stillhash.collection.learning.trainer import MIN_INIT_ROWS
 from stillhash.collection.ranking import rank_page
-from stillhash.collection.read_view import ReadView
+from stillhash.collection.read_view import ReadView, Snapshot
 from stillhash.collection.storage.store import Store
 from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset, RowIndices, RowMask
@@ -35,6 +34,7 @@ from stillhash.numeric.labels import Labels
 from stillhash.numeric.ranking import order_rows
 from stillhash.numeric.rescored_page import StoredItems
 from stillhash.numeric.validation import Codes, Floats
+from stillhash.search.first_page import search_page
 
 COLLECTION_INIT = 3000  # rows that fit the hash functions, as in a collection by default
 LATE_COUNTS = (0, 30, 100, 300, 1000, 3000)  # labels, and all
@@ -214,7 +214,7 @@ def corrections(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
         with rows.stored(correction.right, correction.rows) as collection:
             right = rows.page(partial(hit_ids, collection))
             if not correction.is_applied:
-                hidden.append(rows.page(partial(ranked_rows, collection, with_labels=False)))
+                hidden.append(rows.page(partial(rows_without_labels, collection)))
         with rows.stored(correction.stored) as collection:
             before = rows.page(partial(hit_ids, collection))
             if correction.is_applied:
@@ -223,7 +223,7 @@ def corrections(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
                 collection.delete(np.setdiff1d(np.arange(len(rows.X)), correction.rows).tolist())
                 collection.flush()
             else:
-                hidden.append(rows.page(partial(ranked_rows, collection, with_labels=False)))
+                hidden.append(rows.page(partial(rows_without_labels, collection)))
             after, problems = rows.page(partial(hit_ids, collection)), collection.verify()
         compared = {"before": before["precision_10"], "right": right["precision_10"], "verified": float(not problems)}
         yield rows.record(after | compared, params={"correction": name}) | {"problems": problems}
@@ -428,6 +428,44 @@ def hit_ids(collection: Collection, queries: Floats, k: int) -> NDArray[np.int64
     return np.array([[hit.id for hit in answer.hits] for answer in collection.search(queries, k)], np.int64)
 
 
+@contextmanager
+def pinned(collection: Collection) -> Iterator[tuple[Store, Snapshot]]:
+    """Read the latest commit of a collection beside it."""
+    store = Store(collection.path, writer=False)
+    view = ReadView(store)
+    try:
+        with view.pinned() as snapshot:
+            yield store, snapshot
+    finally:
+        view.close()
+        store.close()
+
+
+def ranked_rows(collection: Collection, queries: Floats, k: int) -> RowIndices:
+    """Return the rows (m, k) of the first k hits as `search` has them, without making hits: for whole rankings.
+
+    Rows are ids, where all items were stored in order and none was replaced.
+    """
+    with pinned(collection) as (store, snapshot):
+        model = snapshot.version, snapshot.model, None
+        parts = (queries[s : s + WHOLE_AT_ONCE] for s in range(0, len(queries), WHOLE_AT_ONCE))
+        return np.concatenate([rank_page(store, snapshot, some, k, *model).ids for some in parts])
+
+
+def rows_without_labels(collection: Collection, queries: Floats, k: int) -> RowIndices:
+    """Return what `ranked_rows` does, with a page that does not see which labels are stored, for queries not stored.
+
+    Labels that are predicted of queries and codes count alone, as much as they do where neighbours have labels.
+    """
+    with pinned(collection) as (_, snapshot):
+        assert snapshot.functions is not None and snapshot.page_items is not None
+        page = snapshot.page_model(snapshot.model)
+        ranking = snapshot.functions.rank_checked(snapshot.model, queries, page=page)
+        assert ranking.page is not None
+        ranking = ranking._replace(page=ranking.page._replace(labelled_share=0.0))
+        return search_page(snapshot.index, ranking, k, stored=UnlabelledItems(snapshot.page_items)).ids
+
+
 class UnlabelledItems(NamedTuple):
     """What the first page reads of its candidates, as if none had labels now."""
 
@@ -438,27 +476,6 @@ class UnlabelledItems(NamedTuple):
 
     def labels(self, ids: RowIndices) -> Labels:
         return Labels(np.zeros(len(ids) + 1, np.int64), np.empty(0, np.int64), [])
-
-
-def ranked_rows(collection: Collection, queries: Floats, k: int, *, with_labels: bool = True) -> RowIndices:
-    """Return the rows (m, k) of the first k hits as `search` has them, without making hits: for whole rankings.
-
-    Rows are ids, where all items were stored in order and none was replaced. Without labels the page does not see which
-    labels are stored: those predicted of queries and codes count alone, as much as they would with labelled neighbours.
-    """
-    store = Store(collection.path, writer=False)
-    view = ReadView(store)
-    try:
-        with view.pinned() as snapshot:
-            model, version = snapshot.model, snapshot.version
-            if not with_labels and snapshot.page_items is not None:
-                snapshot = replace(snapshot, page_items=UnlabelledItems(snapshot.page_items))
-                model = model._replace(plain_share=1.0)
-            parts = (queries[s : s + WHOLE_AT_ONCE] for s in range(0, len(queries), WHOLE_AT_ONCE))
-            return np.concatenate([rank_page(store, snapshot, some, k, version, model, None).ids for some in parts])
-    finally:
-        view.close()
-        store.close()
 
 
 def turned(query: Floats, rng: np.random.Generator) -> Floats:
