@@ -293,7 +293,8 @@ class Twin:
         else:
             model, codes = self.versions[version or self.version].model, self.codes(may.values())
             functions, rescorer = self.hasher.functions(), self.rescorer
-            page = None if rescorer is None else functions.page_model(model, rescorer)
+            labelled = sum(bool(entry.labels) for entry in self.items.values()) / len(self.items)
+            page = None if rescorer is None else functions.page_model(model, rescorer, labelled)
             ranking = functions.rank_checked(model, np.asarray(query[None], np.float32), None, page)
             scores = signs(codes, self.bits).astype(np.float64) @ snap(ranking.weights)[0]
             (order,) = rank_all(ranking, codes, StoredEntries(list(may.values())))

@@ -27,6 +27,7 @@ from stillhash.collection.storage.database import (
     read_page_checksums,
     stored_format,
 )
+from stillhash.collection.storage.items import count_labelled
 from stillhash.collection.storage.lexical import lexical_problems, rebuild_lexical
 from stillhash.collection.storage.schema import READABLE_FORMATS, STORE_FORMAT, check_counters, count_rows, get_meta
 from stillhash.collection.storage.segments import read_segment
@@ -87,6 +88,9 @@ def _contradictions(store: Store, connection: sqlite3.Connection, meter: ShareMe
     expected, actual = get_meta(connection, "items"), count_rows(connection, "items")
     if expected != actual:
         problems.append(f"store.db: expected {expected} items, got {actual}")
+    expected, actual = count_labelled(connection), count_labelled(connection, again=True)
+    if expected != actual:
+        problems.append(f"store.db: expected {expected} items with labels, got {actual}")
     with meter.reporting(connection):
         problems += lexical_problems(connection)
     if get_meta(connection, SCRUB_KEY) is not None:

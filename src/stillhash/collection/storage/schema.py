@@ -73,6 +73,7 @@ LEXICAL_TABLES = {  # that FTS5 creates with it, in every version of SQLite
 }
 LEXICAL_KEY = "lexical_field"  # in `meta`, where there is a lexical index
 COUNTERS = ("seq", "generation", "next_row", "items", "version", "unlabelled")  # in `meta`, from 0
+LABELLED_KEY = "labelled"  # in `meta`: how many items have labels; absent in stores of earlier releases until a write
 ADDITIVE_METHOD = "tally"  # which learns sums that a row can be taken out of
 MAX_PARAMETERS = 500  # in one statement
 UNREADABLE_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
@@ -112,7 +113,8 @@ def parsing(what: str) -> Iterator[None]:
 
 def check_counters(connection: sqlite3.Connection) -> None:
     """Raise BadState unless all counters are there and can be true."""
-    for key in COUNTERS:
+    labelled = [] if get_meta(connection, LABELLED_KEY) is None else [LABELLED_KEY]
+    for key in (*COUNTERS, *labelled):
         value = get_meta(connection, key)
         low, high = (-MAX_ROW_NUMBER if key == "unlabelled" else 0), (MAX_ROW_NUMBER if key == "next_row" else 1 << 62)
         if not isinstance(value, int) or not low <= value <= high:
