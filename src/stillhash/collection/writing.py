@@ -120,6 +120,8 @@ class Writer:
         with self.change("delete") as change:
             for names in self._select(change.connection, selection):
                 change.count(self._delete(change.connection, names))
+            if self.store.summed_rows is not None:
+                self.trainer.learn_waiting(change.connection)
             return change.rows or 0
 
     def _delete(self, connection: Connection, names: list[Id]) -> list[Id]:

@@ -1,12 +1,12 @@
 """The trainer: fixes the hash functions once, learns from labelled rows, and publishes versions of the model.
 
-Labelled rows are learnt once there are at least `learn_rows`; fewer wait in the table `pending`. They are learnt in
-steps, and each step is evaluated before it is learnt. The steps of one write, and the version they publish, are one
-transaction. A version's model is in the store, its learner in files beside it.
+Labelled rows are learnt once there are enough; fewer wait in the table `pending`. They are learnt in steps, and each
+step is evaluated before it is learnt. The steps of one write, and the version they publish, are one transaction. A
+version's model is in the store, its learner in files beside it.
 
 Where items have rescoring codes, Tally learns sums over what is stored: each labelled item by its two codes and its
-labels of now. What changes an item takes out what it gave, to the bit, and adds what it is now. Other methods learn
-step by step, from features, as published.
+labels of now. What changes an item takes out what it gave, to the bit, and adds what it is now, in steps that double
+until they have `learn_rows`. Other methods learn `learn_rows` at a time, from features, as published.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ from stillhash.errors import BadState, NotFitted
 from stillhash.files import remove_unlisted
 from stillhash.hashers import Hasher, LinearHasher, Model
 from stillhash.numeric.codes import feature_digests, signs
-from stillhash.numeric.labels import Labels
+from stillhash.numeric.labels import MIN_ROWS, Labels
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Mask, check_integer
 
@@ -175,8 +175,7 @@ class Trainer:
         own_features: Mask | None,
     ) -> None:
         waiting = self.count_waiting(connection)
-        enough = is_fitted(connection) and waiting + len(rows.features) >= self.store.settings["learn_rows"]
-        if not enough or codes is None:
+        if codes is None or not self._is_enough(connection, waiting + len(rows.features)):
             self.store.items.add_pending(connection, numbers, rows, codes, own_features)
             return
         judged = np.asarray(numbers, np.int64)
@@ -188,6 +187,22 @@ class Trainer:
             judged = np.concatenate([earlier_judged, judged])
         if waiting or len(rows.features):
             self._learn(connection, rows, codes, judged)
+
+    def _is_enough(self, connection: Connection, changes: int) -> bool:
+        """Return whether so many changes are learnt at once, and do not wait for others.
+
+        Sums over what is stored are learnt in steps that double, up to `learn_rows`: so the first labels count from the
+        start, and the first `learn_rows` of them take few solutions.
+        """
+        least = self.store.settings["learn_rows"]
+        if self.store.summed_rows is not None:
+            least = min(least, max(1, self.store.summed_rows.count_learnt(connection, changes + 1)))
+        return is_fitted(connection) and changes >= least
+
+    def learn_waiting(self, connection: Connection) -> None:
+        """Learn what waits, if it is enough."""
+        if self._is_enough(connection, self.count_waiting(connection)):
+            self.flush(connection)
 
     def take_out(self, connection: Connection, numbers: Sequence[int]) -> int:
         """Let the next step of learning take out what these items gave, before they change; return how many did.
@@ -240,22 +255,29 @@ class Trainer:
         unlabelled = int(get_meta(connection, "unlabelled"))
         set_meta(connection, "unlabelled", 0)
         history, version = load_history(connection), self.store.versions.next_number(connection)
-        points, rows_of_step = len(history["curve"]), step_rows(hasher, self.store.settings["learn_rows"], len(codes))
-        self._hasher, judge = None, LabelJudge(self.store, connection, judged)
-        taken_out, before = self._taken_out(connection, history["rows"]), history["rows"]
+        points, before = len(history["curve"]), history["rows"]
+        taken_out = self._taken_out(connection, before)
+        rows_of_step = step_rows(hasher, self.store.settings["learn_rows"], len(codes))
+        learnt, self._hasher = LearntRows(rows, codes, rows_of_step, unlabelled, taken_out), None
         hasher.count_unlabelled(unlabelled)
-        taken_out.unlearn(hasher)
-        for step in rows.steps(rows_of_step):
-            part = rows.part(step)
-            chunk = self._chunk(hasher, part, codes[step])
+        # What was learnt before and comes back with other labels was judged and evaluated then.
+        new_rows, new_codes, new = learnt.take_out(hasher)
+        history["rows"] += int(rows.labels.labelled[~new].sum())
+        judge = LabelJudge(self.store, connection, judged[new])
+        # The first steps are short where sums are over what is stored: too short to measure, and to judge others by.
+        most = 0 if self.store.summed_rows is None else self.store.settings["learn_rows"]
+        least_measured, least_learnt = min(most, MIN_STEP_ROWS), min(most, MIN_ROWS)
+        for step in new_rows.steps(rows_of_step):
+            part = new_rows.part(step)
+            chunk = self._chunk(hasher, part, new_codes[step])
             # A short remainder is not evaluated: among few items measures mean something else.
-            if 2 * len(part.features) >= min(rows_of_step, len(codes)):
-                judge.use(hasher)
-                quality = evaluate_chunk(hasher, chunk)
-                if quality is not None:
+            if 2 * len(part.features) >= min(rows_of_step, len(new_codes)):
+                if history["rows"] >= least_learnt:
+                    judge.use(hasher)
+                if 2 * len(part.features) >= least_measured and (quality := evaluate_chunk(hasher, chunk)) is not None:
                     add_point(history, quality, version)
             judge.judge(chunk, step)
-            learn_step(hasher, part, codes[step])
+            learn_step(hasher, part, new_codes[step])
             history["rows"] += int(part.labels.labelled.sum())
         save_history(connection, history)
         if self.store.learnt_rows is not None:
@@ -266,10 +288,9 @@ class Trainer:
             texts = [rows.label_texts[place] for place in items.tolist()]
             self.store.summed_rows.add(connection, version, SummedRows(judged[items], texts, learnt_until))
             self.store.summed_rows.clear_removals(connection)
-        learnt = LearntRows(rows, codes, rows_of_step, unlabelled, taken_out)
         learner = self.store.learner_files.extend(files, version, learnt, hasher)
-        new = history["curve"][points:]
-        notes = {"quality": history["quality"], "drift": any(point["drift"] for point in new)} if new else None
+        added = history["curve"][points:]
+        notes = {"quality": history["quality"], "drift": any(point["drift"] for point in added)} if added else None
         return self._publish(connection, hasher, NewVersion("learn", int(rows.labels.labelled.sum()), learner, notes))
 
     def _taken_out(self, connection: Connection, rows_learnt: int) -> TakenOut:

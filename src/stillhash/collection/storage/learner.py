@@ -25,14 +25,14 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
+from stillhash.collection.storage.items import NO_LABELS, NOT_JUDGED, RowNumbers
 from stillhash.collection.storage.schema import batches, count_rows, get_meta, parse_json, parsing, set_meta
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, InvalidInput
 from stillhash.files import read_sealed, stored_file, write_sealed
 from stillhash.hashers import Hasher, Tally, load
 from stillhash.numeric.codes import width
-from stillhash.numeric.labels import parse_labels
+from stillhash.numeric.labels import Labels, parse_labels
 from stillhash.numeric.validation import Codes, Mask, check_codes, check_features, check_integer
 
 Lineage = list[list[int]]  # ranges of versions, each with its first and last one, ascending
@@ -108,7 +108,6 @@ def lineage_of(connection: Connection, version: int | None = None) -> Lineage:
     return [[int(first), int(last)] for first, last in lineage]
 
 
-NO_LABELS = "[]"
 OTHERS_KEY = "other_summed_rows"  # in `meta`: labelled rows that the sums hold and that are no items: `learn` got them
 
 
@@ -186,6 +185,11 @@ class SummedRowTable:
         """Drop the entries of rows that are deleted, or forgotten."""
         connection.executemany("DELETE FROM summed_rows WHERE row = ?", ((row,) for row in rows))
 
+    def count_learnt(self, connection: Connection, most: int) -> int:
+        """Count the rows that were ever learnt and are still there, and those that are no items; stop at `most`."""
+        sql = "SELECT count(*) FROM (SELECT 1 FROM summed_rows LIMIT ?)"
+        return min(most, int(connection.execute(sql, [most]).fetchone()[0]) + self.count_others(connection))
+
     def count_removals(self, connection: Connection) -> int:
         return count_rows(connection, "removals")
 
@@ -215,6 +219,7 @@ def _summed(rows: list[tuple[int, str, int]]) -> SummedRows:
 
 
 MAX_ROWS_SHARE = 1
+ROWS_AT_ONCE = 4096  # whose features are in memory
 MAX_ROW_FILES = 32
 CHECKPOINT_SUFFIX, ROWS_SUFFIX = ".safetensors", ".rows"
 
@@ -233,23 +238,49 @@ class TakenOut(NamedTuple):
 
     def unlearn(self, hasher: Hasher) -> None:
         """Take the rows out."""
+        self.relabel(hasher, LabelledRows(self.rescoring_codes[:0], Labels.empty(), []), self.codes[:0])
+
+    def relabel(self, hasher: Hasher, rows: LabelledRows, codes: Codes) -> Mask:
+        """Take the rows out, and learn those of other rows that come back with the same codes; return which do not.
+
+        Of rows that come back only the labels change. With a half-life they would not count as they did, so none do.
+        """
+        left = np.ones(len(rows.label_texts), bool)
         if not self.label_texts:
-            return
+            return left
         assert isinstance(hasher, Tally)
+        before = parse_labels([json.loads(text) for text in self.label_texts], len(self.label_texts))
         try:
-            self._unlearn(hasher)
+            if hasher.half_life is not None:
+                for n, age in enumerate(self.ages.tolist()):  # each has decayed by its own age
+                    row = slice(n, n + 1)
+                    own = self.rescoring_codes[row], before.take(np.array([n])), self.codes[row]
+                    hasher.unlearn_stored(*own, age=age)
+                return left
+            gone, back = self._pairs(rows.features, codes)
+            left[back] = False
+            for some in _parts(np.setdiff1d(np.arange(len(self.codes)), gone)):
+                hasher.unlearn_stored(self.rescoring_codes[some], before.take(some), self.codes[some])
+            for was, now in zip(_parts(gone), _parts(back), strict=True):
+                hasher.relabel_stored(rows.features[now], before.take(was), rows.labels.take(now), codes[now])
         except InvalidInput as error:  # more rows than were learnt, or other labels
             raise BadState(f"removals: the sums do not hold what is to be taken out: {error}") from error
+        return left
 
-    def _unlearn(self, hasher: Tally) -> None:
-        lists = [json.loads(text) for text in self.label_texts]
-        if hasher.half_life is None:
-            hasher.unlearn_stored(self.rescoring_codes, parse_labels(lists, len(lists)), self.codes)
-            return
-        for n, labels in enumerate(lists):  # each has decayed by its own age
-            row = slice(n, n + 1)
-            own = self.rescoring_codes[row], parse_labels([labels], 1), self.codes[row]
-            hasher.unlearn_stored(*own, age=int(self.ages[n]))
+    def _pairs(self, rescoring_codes: Codes, codes: Codes) -> tuple[RowNumbers, RowNumbers]:
+        """Return the places of rows that come back with the same codes, here and among those."""
+        places: dict[bytes, list[int]] = {}
+        for place, key in enumerate(np.concatenate([self.rescoring_codes, self.codes], axis=1)):
+            places.setdefault(key.tobytes(), []).append(place)
+        keys = enumerate(np.concatenate([rescoring_codes, codes], axis=1))
+        pairs = [(same.pop(), row) for row, key in keys if (same := places.get(key.tobytes()))]
+        both = np.array(pairs, np.int64).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
+
+
+def _parts(places: RowNumbers) -> list[RowNumbers]:
+    """Return places in parts whose features fit into memory."""
+    return [places[start : start + ROWS_AT_ONCE] for start in range(0, len(places), ROWS_AT_ONCE)]
 
 
 class LearntRows(NamedTuple):
@@ -264,9 +295,16 @@ class LearntRows(NamedTuple):
     def learn(self, hasher: Hasher) -> None:
         """Learn the rows as the version did."""
         hasher.count_unlabelled(self.unlabelled)
-        self.taken_out.unlearn(hasher)
-        for step in self.rows.steps(self.step_rows):
-            learn_step(hasher, self.rows.part(step), self.codes[step])
+        rows, codes, _ = self.take_out(hasher)
+        for step in rows.steps(self.step_rows):
+            learn_step(hasher, rows.part(step), codes[step])
+
+    def take_out(self, hasher: Hasher) -> tuple[LabelledRows, Codes, Mask]:
+        """Take rows out, and relabel those that come back; return the others, their codes, and which they are."""
+        left = self.taken_out.relabel(hasher, self.rows, self.codes)
+        if left.all():
+            return self.rows, self.codes, left
+        return self.rows.select(left), self.codes[left], left
 
 
 def learn_step(hasher: Hasher, rows: LabelledRows, codes: Codes) -> None:
