@@ -159,13 +159,13 @@ class Twin:
         return len(gone)
 
     def relabel(self, ids: Iterable[Id], labels: list[list[Any]], *, learn: bool = True) -> None:
-        """Replace labels; pending rows keep theirs without `learn`. It knows only sums over what is stored."""
+        """Replace labels. It knows only sums over what is stored."""
         assert self.sums
         ids = list(ids)
         for id_, some in zip(ids, in_order(labels), strict=True):
+            self.pending.pop(id_, None)
             if learn:
                 self.take_out(id_)
-                self.pending.pop(id_, None)
                 self.unlabelled += (not some) - (not self.items[id_].labels)
             self.items[id_] = replace(self.items[id_], labels=some)
             if learn and some:

@@ -25,13 +25,14 @@ from stillhash.collection.learning.models import (
 from stillhash.collection.learning.prequential import Chunk, add_point, evaluate_chunk, load_history, save_history
 from stillhash.collection.learning.votes import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.settings import new_hasher
-from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
+from stillhash.collection.storage.items import NO_LABELS, NOT_JUDGED, RowNumbers
 from stillhash.collection.storage.learner import (
     LearntRows,
     Lineage,
     SummedRows,
     TakenOut,
     extended,
+    keeps_given,
     learn_step,
     lineage_of,
 )
@@ -42,7 +43,7 @@ from stillhash.collection.storage.votes import StoredVote, check_stored_votes
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
 from stillhash.files import remove_unlisted
-from stillhash.hashers import Hasher, LinearHasher, Model
+from stillhash.hashers import Hasher, LinearHasher, Model, Tally
 from stillhash.numeric.codes import feature_digests, signs
 from stillhash.numeric.labels import MIN_ROWS, Labels
 from stillhash.numeric.threads import usable_cores
@@ -221,6 +222,19 @@ class Trainer:
         summed.remove(connection, held.select(known), rescoring_codes[known], codes[known])
         return int(known.sum())
 
+    def wait_again(self, connection: Connection, rows: RowNumbers) -> None:
+        """Let the next step learn these rows as they are now, and take out what they gave; for `repair`."""
+        summed, rescoring = self.store.summed_rows, self.store.rescoring
+        assert summed is not None and rescoring is not None
+        self.take_out(connection, rows.tolist())
+        texts = self.store.items.label_texts(connection, rows.tolist())
+        summed.drop(connection, [row for row in rows.tolist() if row not in texts])
+        labelled = rows[[texts.get(row, NO_LABELS) != NO_LABELS for row in rows.tolist()]]
+        codes, _ = self.store.codes.codes_of(connection, labelled)
+        rescoring_codes, _ = rescoring.read(connection, labelled)
+        pending = LabelledRows.from_texts(rescoring_codes, [texts[row] for row in labelled.tolist()])
+        self.store.items.add_pending(connection, labelled.tolist(), pending, codes)
+
     def count_unlabelled(self, connection: Connection, rows: int) -> None:
         """Take note of so many more items without labels, for when the next rows are learnt."""
         set_meta(connection, "unlabelled", int(get_meta(connection, "unlabelled")) + rows)
@@ -240,16 +254,23 @@ class Trainer:
         """Learn from rows that are not stored as items, after those that are pending; return the version."""
         self.hasher(connection)  # raises NotFitted before anything is taken
         self.flush(connection)
-        codes = self.hasher(connection).encode_checked(rows.features, rows.labels)
+        hasher, given = self.hasher(connection), False
+        codes = hasher.encode_checked(rows.features, rows.labels)
         if self.store.summed_rows is not None:
+            assert isinstance(hasher, Tally)
             rows = rows._replace(features=self.rescoring_codes(connection, rows, codes))
+            others, files = self.store.summed_rows.count_others(connection), self._current_files(connection)
+            # Kept apart, so that `verify` can compute the sums again: all of them, or none.
+            given = hasher.half_life is None and (not others or keeps_given(files))
             self.store.summed_rows.add_others(connection, int(rows.labels.labelled.sum()))
-        return self._learn(connection, rows, codes, np.full(len(codes), NOT_JUDGED))
+        return self._learn(connection, rows, codes, np.full(len(codes), NOT_JUDGED), given=given)
 
-    def _learn(self, connection: Connection, rows: LabelledRows, codes: Codes, judged: RowNumbers) -> int:
+    def _learn(
+        self, connection: Connection, rows: LabelledRows, codes: Codes, judged: RowNumbers, *, given: bool = False
+    ) -> int:
         """Learn rows step by step, and publish one version; each step is evaluated before it is learnt, and its labels.
 
-        judged: the rows whose labels are judged, or NOT_JUDGED.
+        judged: the rows whose labels are judged, or NOT_JUDGED. given: they are no items, and are kept apart.
         """
         hasher, files = self.hasher(connection), self._current_files(connection)
         unlabelled = int(get_meta(connection, "unlabelled"))
@@ -258,7 +279,7 @@ class Trainer:
         points, before = len(history["curve"]), history["rows"]
         taken_out = self._taken_out(connection, before)
         rows_of_step = step_rows(hasher, self.store.settings["learn_rows"], len(codes))
-        learnt, self._hasher = LearntRows(rows, codes, rows_of_step, unlabelled, taken_out), None
+        learnt, self._hasher = LearntRows(rows, codes, rows_of_step, unlabelled, taken_out, given), None
         hasher.count_unlabelled(unlabelled)
         # What was learnt before and comes back with other labels was judged and evaluated then.
         new_rows, new_codes, new = learnt.take_out(hasher)
@@ -337,14 +358,15 @@ class Trainer:
     def forget(self, connection: Connection, change: Callable[[Hasher], None]) -> int:
         """Publish what is left once a change took something out of the learner; no row is left in a learner file."""
         hasher, version = self.hasher(connection), self.store.versions.next_number(connection)
-        self._hasher = None
+        self._hasher, files = None, self._current_files(connection)
         hasher.count_unlabelled(int(get_meta(connection, "unlabelled")))
         set_meta(connection, "unlabelled", 0)
         if self.store.summed_rows is not None:
             self._taken_out(connection, load_history(connection)["rows"]).unlearn(hasher)
             self.store.summed_rows.clear_removals(connection)
         change(hasher)
-        files = self.store.learner_files.checkpoint(version, hasher)
+        given = self.store.learner_files.given(files, hasher)
+        files = self.store.learner_files.checkpoint(version, hasher, given)
         return self._publish(connection, hasher, NewVersion("forget", 0, files))
 
     def _publish(

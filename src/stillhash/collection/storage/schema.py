@@ -62,6 +62,7 @@ OPTIONAL_TABLES = {
     "version INTEGER NOT NULL);"
     "CREATE TABLE removals (number INTEGER PRIMARY KEY, rescoring BLOB NOT NULL, code BLOB NOT NULL, "
     "labels TEXT NOT NULL, learnt INTEGER NOT NULL);",
+    "unlearnt_rows": "CREATE TABLE unlearnt_rows (row INTEGER PRIMARY KEY);",
 }
 LEXICAL_SCHEMA = "CREATE VIRTUAL TABLE lexical USING fts5(words, content='', tokenize='unicode61 remove_diacritics 2');"
 LEXICAL_TABLES = {  # that FTS5 creates with it, in every version of SQLite
@@ -142,7 +143,9 @@ def optional_tables(settings: dict[str, Any]) -> list[str]:
     features, codes_only = settings.get("keep_features", False), settings.get("codes_only", False)
     rescoring = settings.get("rescore_bits", 0) > 0
     names = ["features"] * features + ["rescoring"] * rescoring
-    return names + (["summed_rows"] if sums_stored_rows(settings) else ["learnt_rows"] * (features or codes_only))
+    if sums_stored_rows(settings):
+        return [*names, "summed_rows", "unlearnt_rows"]
+    return names + ["learnt_rows"] * (features or codes_only)
 
 
 def sums_stored_rows(settings: dict[str, Any]) -> bool:
