@@ -32,6 +32,7 @@ class Entry:
     code: np.ndarray | None = None  # as it was encoded when it was stored, with its labels
     rescoring: np.ndarray | None = None  # its rescoring code
     learnt: list[Any] | None = None  # the labels that the sums hold of it, where they are over what is stored
+    ever_learnt: bool = False
 
 
 @dataclass
@@ -81,7 +82,7 @@ class Twin:
     def put(self, ids: Iterable[Id], X: np.ndarray, labels: Any, metadata: Any = None, *, learn: bool = True) -> None:
         """Add or replace items."""
         ids = list(ids)
-        self.delete(ids)
+        self._delete(ids)
         named = in_order(labels or [[]] * len(ids))
         for id_, x, some, data in zip(ids, X, named, metadata or [None] * len(ids), strict=True):
             self.items[id_] = Entry(x, some, data)
@@ -90,14 +91,22 @@ class Twin:
             self.unlabelled += learn and not some
         self.encode()
         if self.hasher is not None:
-            if ids and learn and self.waiting >= self.learn_rows:
-                self.flush()
+            if ids and learn:
+                self.learn_waiting()
         elif len(self.items) >= self.init_rows:
             self.fit()
 
     @property
     def waiting(self) -> int:
         return len(self.pending) + len(self.removed)
+
+    def learn_waiting(self) -> None:
+        """Learn if enough changes wait: `learn_rows`, or, of sums over what is stored, as many as were learnt."""
+        least = self.learn_rows
+        if self.sums:
+            least = min(least, max(1, self.given + sum(entry.ever_learnt for entry in self.items.values())))
+        if self.hasher is not None and self.waiting >= least:
+            self.flush()
 
     @property
     def sums(self) -> bool:
@@ -135,6 +144,12 @@ class Twin:
         return np.array(codes, np.uint8).reshape(len(codes), -(-self.bits // 8))
 
     def delete(self, ids: Iterable[Id]) -> int:
+        gone = self._delete(ids)
+        if self.sums:
+            self.learn_waiting()
+        return gone
+
+    def _delete(self, ids: Iterable[Id]) -> int:
         gone = [id_ for id_ in ids if id_ in self.items]
         for id_ in gone:
             self.take_out(id_)
@@ -144,19 +159,19 @@ class Twin:
         return len(gone)
 
     def relabel(self, ids: Iterable[Id], labels: list[list[Any]], *, learn: bool = True) -> None:
-        """Replace labels; pending rows keep theirs without `learn`. It knows only sums over what is stored."""
+        """Replace labels. It knows only sums over what is stored."""
         assert self.sums
         ids = list(ids)
         for id_, some in zip(ids, in_order(labels), strict=True):
+            self.pending.pop(id_, None)
             if learn:
                 self.take_out(id_)
-                self.pending.pop(id_, None)
                 self.unlabelled += (not some) - (not self.items[id_].labels)
             self.items[id_] = replace(self.items[id_], labels=some)
             if learn and some:
                 self.pending[id_] = self.items[id_]
-        if learn and ids and self.hasher is not None and self.waiting >= self.learn_rows:
-            self.flush()
+        if learn and ids:
+            self.learn_waiting()
 
     def take_out(self, id_: Id) -> None:
         """Let the next step of learning take out what an item gave."""
@@ -230,7 +245,7 @@ class Twin:
                 X = np.stack([entry.features for entry in step])
                 self.hasher.partial_fit(X, [entry.labels for entry in step], self.codes(step))
         for item, row in zip(items, rows, strict=False):
-            item.learnt = row.labels
+            item.learnt, item.ever_learnt = row.labels, True
 
     def stored(self, rows: list[Entry]) -> tuple[np.ndarray, Labels, np.ndarray]:
         """Return the rescoring codes, labels and codes of rows."""
@@ -293,7 +308,8 @@ class Twin:
         else:
             model, codes = self.versions[version or self.version].model, self.codes(may.values())
             functions, rescorer = self.hasher.functions(), self.rescorer
-            page = None if rescorer is None else functions.page_model(model, rescorer)
+            labelled = sum(bool(entry.labels) for entry in self.items.values()) / len(self.items)
+            page = None if rescorer is None else functions.page_model(model, rescorer, labelled)
             ranking = functions.rank_checked(model, np.asarray(query[None], np.float32), None, page)
             scores = signs(codes, self.bits).astype(np.float64) @ snap(ranking.weights)[0]
             (order,) = rank_all(ranking, codes, StoredEntries(list(may.values())))

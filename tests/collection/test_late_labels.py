@@ -17,7 +17,9 @@ from stillhash.collection.read_view import read_labels
 from stillhash.collection.storage.segments import CodeTable
 from stillhash.numeric.labels import Labels
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
+from tests.collection.reference import agree
 from tests.collection.test_readers import QUERIES, READER, other_process, request, state
+from tests.support.toys import toy
 
 NAMES: list[Any] = ["a", "b", "new", "zebra", 7, 2.5, 2**53]
 
@@ -63,6 +65,137 @@ def test_a_label_that_the_model_does_not_know_counts_too(tmp_path: Path) -> None
     before = place_of(collection, far)
     collection.add_labels([far], "never learnt")
     assert place_of(collection, far) < before
+    collection.close()
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("labelled", [30, 300, 900])
+def test_first_labels_are_learnt_at_once(tmp_path: Path, labelled: int) -> None:
+    """No label waits for `learn_rows` others before any is learnt."""
+    X, Y = toy(2000, DIM, 4, seed=1)
+    names = [["abcd"[c] for c in np.flatnonzero(y)] for y in Y]
+    with stillhash.open(tmp_path / "c", DIM, BITS, init_rows=300) as collection:
+        collection.add(range(2000), X)
+        collection.relabel(range(labelled), names[:labelled])
+        assert collection.stats()["pending"] == 0
+        assert {hit.placed for hit in collection.search(X[-1], 50).hits} <= {"near", "labels"}
+        gone = collection.stats()["version"]
+        collection.relabel(range(labelled), [[]] * labelled)  # nothing of them is left
+        assert collection.stats()["version"] == gone + 1
+        assert {hit.placed for hit in collection.search(X[-1], 50).hits} <= {"near", "similarity"}
+
+
+def test_steps_of_learning_double(tmp_path: Path) -> None:
+    """Each change waits for at most as many as were learnt; steps of few rows are not measured."""
+    rows = some_rows(700)
+    with stillhash.open(tmp_path / "c", DIM, BITS, init_rows=300, learn_rows=200) as collection:
+        collection.add(range(700), rows.X)
+        learnt = []
+        for row in range(600):
+            collection.relabel([row], [["ab"[row % 2]]])
+            if collection.stats()["pending"] == 0:
+                learnt.append(row + 1)
+        assert learnt == [1, 2, 4, 8, 16, 32, 64, 128, 256, 456]
+        assert [point["rows"] for point in collection.quality()["curve"]] == [64, 128, 256]
+        assert collection.stats()["pending"] == 144
+        collection.delete(range(0, 27))  # each is a change too
+        assert collection.stats()["version"] == 11
+        collection.delete(range(27, 56))
+        assert collection.stats()["version"] == 12 and collection.stats()["pending"] == 0
+        assert collection.verify() == []
+
+
+def test_small_collections_learn_what_changes(tmp_path: Path) -> None:
+    """Taking out is a change too, so that ten labelled items are learnt again once five of them have other labels."""
+    rows = some_rows(400)
+    with stillhash.open(tmp_path / "c", DIM, BITS, init_rows=300) as collection:
+        collection.add(range(400), rows.X)
+        collection.relabel(range(10), [["a"], ["b"]] * 5)
+        version = collection.stats()["version"]
+        collection.relabel(range(4), [["c"]] * 4)
+        assert collection.stats()["version"] == version
+        collection.remove_labels([4, 5], ["a", "b"])
+        assert collection.stats()["version"] == version + 1
+        assert collection.quality()["curve"] == [] and collection.verify() == []
+
+
+def test_other_collections_learn_in_equal_steps(tmp_path: Path) -> None:
+    rows = some_rows(400)
+    with stillhash.open(tmp_path / "c", DIM, BITS, init_rows=300, learn_rows=50, rescore_bits=0) as collection:
+        collection.add(range(400), rows.X)
+        collection.relabel(range(49), [["a"]] * 49)
+        assert collection.stats()["pending"] == 49
+        collection.relabel([49], [["b"]])
+        assert collection.stats()["pending"] == 0
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_the_share_of_labelled_items_is_that_of_now(tmp_path: Path, sealed: bool) -> None:
+    """Labels that wait count in it, those that are not to be learnt too, and those of deleted items do not."""
+    path, query = tmp_path / "c", QUERIES[0]
+    collection, twin = begin(path, 320, learn_rows=1000)
+    collection.flush()
+    collection.seal() if sealed else None
+
+    def share(opened: Collection) -> float:
+        with opened._view.pinned() as snapshot:
+            page = snapshot.page_model(snapshot.model)
+            assert page is not None
+            return page.labelled_share
+
+    def check() -> None:
+        expected = sum(bool(entry.labels) for entry in twin.items.values()) / len(twin.items)
+        assert share(collection) == expected
+        with stillhash.open(path, read_only=True) as reader:
+            assert share(reader) == expected
+            for version in (None, 2):
+                agree(reader, twin, query, 100, None, version)
+        assert collection.verify() == []
+
+    check()
+    version = collection.stats()["version"]
+    ids = [id_ for id_, entry in twin.items.items() if not entry.labels][:60]
+    for one in (collection, twin):
+        one.relabel(ids, [["a"], ["b"], ["zebra"]] * 20)
+    check()
+    for one in (collection, twin):
+        one.relabel(ids[:10], [[]] * 10, learn=False)
+        one.delete(ids[10:13])
+    check()
+    X, labels, _ = some_rows(9, 7)
+    collection.add([f"n{row}" for row in range(9)], X, labels, learn=False)
+    twin.put([f"n{row}" for row in range(9)], X, labels, learn=False)
+    check()
+    assert collection.stats()["version"] == version, "nothing was learnt meanwhile"
+    with collection._store.transaction() as connection:  # as earlier releases stored
+        connection.execute("DELETE FROM meta WHERE key = 'labelled'")
+    check()
+    for one in (collection, twin):
+        one.relabel(ids[20:25], [[]] * 5)
+    check()
+    with collection._store.reading() as connection:
+        assert connection.execute("SELECT value FROM meta WHERE key = 'labelled'").fetchone() is not None
+    with collection._store.transaction() as connection:
+        connection.execute("UPDATE meta SET value = 7 WHERE key = 'labelled'")
+    (problem,) = collection.verify()
+    assert "with labels" in problem
+    collection.close()
+    assert "counted again" in " ".join(stillhash.repair(path).actions)
+    collection = stillhash.open(path)
+    check()
+    collection.close()
+
+
+def test_a_corrected_label_is_not_measured_again(tmp_path: Path) -> None:
+    """What was learnt before was searched before, so corrections leave the curve alone; new labels do not."""
+    collection, _ = begin(tmp_path / "c", 320)
+    collection.flush()
+    points, labels = len(collection.quality()["curve"]), some_rows(320).labels
+    learnt, others = ([row for row in range(320) if bool(labels[row]) is known] for known in (True, False))
+    collection.relabel(learnt, [["a"]] * len(learnt))
+    assert collection.stats()["pending"] == 0 and len(collection.quality()["curve"]) == points
+    collection.relabel(others, [["a"], ["b"]] * 53 + [["b"]])
+    assert len(collection.quality()["curve"]) > points and collection.verify() == []
     collection.close()
 
 

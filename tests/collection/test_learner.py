@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,34 @@ def test_what_was_taken_out_is_taken_out_again(
     damaged = store.extend(files, 6, stored_rows(hasher, 6, one_less), hasher)
     with pytest.raises(BadState, match=r"00000006\.rows"):
         store.load(damaged)
+
+
+@pytest.mark.parametrize("half_life", [None, 50])
+def test_rows_that_come_back_are_learnt_as_if_they_were_others(half_life: float | None) -> None:
+    """Also where several rows have the same codes; with a half-life the sums are rounded, and all is done in order."""
+    hasher = Tally(bits=BITS, rescore_bits=2, half_life=half_life).fit(rows_of(99, 300).features)
+    first = stored_rows(hasher, 1, TakenOut.nothing())
+    twice = np.array([*range(20), 0, 1, 2])
+    codes, rescoring = first.codes[twice], first.rows.features[twice]
+    texts = [first.rows.label_texts[row] for row in twice]
+    before = first._replace(rows=LabelledRows.from_texts(rescoring, texts), codes=codes)
+    chosen, back = np.array([3, 0, 20, 7, 5]), np.array([20, 3, 0, 9])
+    out = TakenOut(rescoring[chosen], codes[chosen], [texts[row] for row in chosen], np.arange(5))
+    rows = LabelledRows.from_texts(rescoring[back], ['["new"]', '["a"]', texts[1], '["new", "newer"]'])
+    both, learnt = before._replace(rows=rows, codes=codes[back], taken_out=out), []
+    for paired in (True, False):
+        learner_ = hasher.without_rows()
+        before.learn(learner_)
+        if paired:
+            left, _, _ = both.take_out(copy.deepcopy(learner_))
+            assert len(left.label_texts) == (1 if half_life is None else 4)
+            both.learn(learner_)
+        else:
+            learner_.count_unlabelled(both.unlabelled)
+            out.unlearn(learner_)
+            learner_.learn_stored(rows.features, rows.labels, codes[back])
+        learnt.append(learner_.state())
+    assert half_life is not None or learnt[0] == learnt[1]
 
 
 def test_whole_state_is_written_when_rows_outgrow_it_or_are_many(

@@ -184,9 +184,10 @@ def test_other_labels_are_stored_and_learnt(collection: stillhash.Collection, tm
 
 
 def test_relabelled_pending_row_uses_its_own_features(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"init": (X[:300], Y[:300]), "rescore_bits": 0}
     with (
-        stillhash.open(tmp_path / "a", 48, 32, init=(X[:300], Y[:300])) as late,
-        stillhash.open(tmp_path / "b", 48, 32, init=(X[:300], Y[:300])) as at_once,
+        stillhash.open(tmp_path / "a", 48, 32, **options) as late,
+        stillhash.open(tmp_path / "b", 48, 32, **options) as at_once,
     ):
         late.add([1, 2], X[:2], [["x"], ["y"]])
         late.relabel([1], [["z"]])

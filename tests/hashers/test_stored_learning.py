@@ -13,7 +13,7 @@ from stillhash import Tally, load
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers.state import read_state, write_state
-from stillhash.numeric.labels import parse_labels
+from stillhash.numeric.labels import LabelBelief, parse_labels
 from stillhash.numeric.sufficient_stats import label_bits
 from tests.hashers.test_labels_in_codes import mixture
 
@@ -83,6 +83,47 @@ def test_a_model_is_a_function_of_the_rows_that_are_left(
     assert learner.state() == fresh.state()
     for mine, theirs in zip(learner.model(), fresh.model(), strict=True):
         assert np.array_equal(mine, theirs)
+
+
+@pytest.mark.medium
+@settings(max_examples=15)
+@given(
+    st.sampled_from([1, 2, 8]),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.integers(0, 1499), min_size=1, max_size=200, unique=True),
+    st.integers(0, 99),
+)
+def test_relabelling_is_taking_out_and_learning_again_to_the_bit(
+    rescore_bits: int, start: bool, doubts: bool, chosen: list[int], seed: int
+) -> None:
+    """Also where labels come for the first time, are gone, or are not believed before, after, or both."""
+    fitted = Tally(64, rescore_bits=rescore_bits).fit(X[:500], SETS[:500] if start else None)
+    if doubts and start:
+        fitted.belief_ = LabelBelief(0.3, np.array([0.1], np.float32), np.array([0.2, 0.9], np.float32))
+    rescoring, codes = stored(fitted, SETS)
+    assert fitted.rescorer_ is not None
+    rescoring = fitted.rescorer_.mark(rescoring, (codes != fitted.encode(X)).any(axis=1))
+    fast, slow = fitted.without_rows(), fitted.without_rows()
+    rows, rng = np.array(chosen), np.random.default_rng(seed)
+    before = [["old"] if row % 50 == 0 else labels for row, labels in enumerate(SETS)]
+    names = ["new", "old", *(f"label {c}" for c in range(12))]
+    after = [list(rng.choice(names, rng.integers(1, 4), replace=False)) for _ in rows]
+    for hasher in (fast, slow):
+        hasher.learn_stored(rescoring, parse_labels(before, len(X)), codes)
+    fast.relabel_stored(rescoring[rows], some(before, rows), parse_labels(after, len(rows)), codes[rows])
+    slow.unlearn_stored(rescoring[rows], some(before, rows), codes[rows])
+    slow.learn_stored(rescoring[rows], parse_labels(after, len(rows)), codes[rows])
+    assert fast.stats_.same(slow.stats_) and fast.state() == slow.state()
+    with pytest.raises(InvalidInput, match=r"^Y\b"):
+        fast.relabel_stored(rescoring[:1], parse_labels([["never"]], 1), parse_labels([["a"]], 1), codes[:1])
+
+
+def test_with_a_half_life_rows_do_not_come_back_as_they_were() -> None:
+    hasher = Tally(64, rescore_bits=2, half_life=100.0).fit(X[:500])
+    rescoring, codes = stored(hasher)
+    with pytest.raises(InvalidInput, match=r"^half_life\b"):
+        hasher.relabel_stored(rescoring[:1], parse_labels([["a"]], 1), parse_labels([["b"]], 1), codes[:1])
 
 
 @pytest.mark.parametrize("codes_see_labels", [True, False])

@@ -44,6 +44,7 @@ class FrontSnapshot:
     connection: Connection
     index: PageIndex
     allowed: Condition | None  # which the shards evaluate
+    labelled_share: float | None  # of the items; None where the manifest does not say
 
     @property
     def functions(self) -> LinearHasher | None:
@@ -72,7 +73,11 @@ class FrontSnapshot:
 
     def page_model(self, model: Model) -> PageModel | None:
         """Return what orders the first page by a model; None without rescoring codes."""
-        return self.catalog.page_model(model)
+        page = self.catalog.page_model(model)
+        if page is None:
+            return None
+        share = 1 - model.plain_share if self.labelled_share is None else self.labelled_share
+        return page._replace(labelled_share=share)
 
     def count_allowed(self) -> int:
         """Count the items that meet the condition."""
@@ -231,7 +236,8 @@ class FrontView:
         catalog = self.catalog(manifest)
         index = PageIndex(self.reader, manifest, until, 0 if catalog.rescorer is None else catalog.rescorer.width)
         with catalog.reading() as connection:
-            yield FrontSnapshot(catalog, connection, index, condition)
+            share = published_source(manifest).labelled_share
+            yield FrontSnapshot(catalog, connection, index, condition, share)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

@@ -24,6 +24,7 @@ class PublishedSource(NamedTuple):
     items: int  # those that wait for hash functions too, which are not published
     writer: str = ""  # the URL of the server that writes the collection
     clean_from: int = 0  # the first manifest without what was forgotten; those before it are to be deleted
+    labelled_share: float | None = None  # of the items; None in a manifest that an earlier release wrote
 
     def to_json(self) -> str:
         return json.dumps(self._asdict())

@@ -27,6 +27,7 @@ from stillhash.cluster.publish_plan import MAX_PATCHES, PublishedSource, plan_re
 from stillhash.cluster.publish_rows import compare_items, rows_after, write_patch, write_rows
 from stillhash.cluster.segment_files import LEAST_PIECE_ROWS
 from stillhash.cluster.shard_items import open_partition, open_patch
+from stillhash.collection.storage.items import labelled_share
 from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.storage.store import FORGOTTEN_KEY, Store
@@ -146,7 +147,8 @@ class Publisher:
         if source is None or source.catalog_key != key or not manifest.catalog or forgetting:
             manifest = manifest._replace(catalog=self._write_catalog(connection))
         items, name = int(get_meta(connection, "items")), self._store.codes.collection.hex()
-        now = PublishedSource(name, seq, generation, last, key, items, self._writer, clean_from)
+        share = labelled_share(connection)
+        now = PublishedSource(name, seq, generation, last, key, items, self._writer, clean_from, share)
         return self._cluster.commit(manifest._replace(source=now.to_json()))
 
     def _check_source(self, manifest: ClusterManifest) -> PublishedSource | None:

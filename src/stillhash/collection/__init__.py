@@ -85,7 +85,8 @@ def open(
     init_rows : rows that the hash functions are fitted on, at least 300. They are fitted once there are so many, or
         from 300 on by all there are, once something is to be learnt: by `relabel`, `feedback`, `learn` or `flush`.
         Until then search ranks by cosine, votes count for their own query, and labels wait to be learnt.
-    learn_rows : labelled rows of a step of learning; fewer wait for others.
+    learn_rows : labelled rows of a step of learning; fewer wait for others. Where items have rescoring codes and the
+        method is "tally", the first row is learnt at once, and later ones in steps that double until they are so many.
     keep_versions : versions that can be rolled back to.
     source_cap : votes that one source of feedback counts for at most.
     filter_fields : fields of the metadata that filters answer from memory; None: the first 64 that occur. Filters on

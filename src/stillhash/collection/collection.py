@@ -195,7 +195,7 @@ class Collection(Searchable):
         ids: strings or integers that do not exist yet. labels: as for `partial_fit`; strings and numbers. metadata: a
         dictionary, or None, for each. features: packed codes, or hexadecimal texts, where the collection has
         `codes_only`. pictures: the bytes of a small image (PNG, JPEG, WebP, GIF), or None, for each.
-        Labelled items are learnt from, once there are `learn_rows` of them, unless `learn` is false.
+        Labelled items are learnt from, in steps that double up to `learn_rows`, unless `learn` is false.
         """
         return self._writer.add(*self._input.items(ids, features, labels, metadata, pictures), learn, replace=False)
 
@@ -259,7 +259,8 @@ class Collection(Searchable):
 
         where: in place of ids, as in `delete`; then `labels` is one list, for all that match. Items are learnt by their
         rescoring codes, and what was learnt from their earlier labels is taken out, by the default method; others learn
-        from what `reconstruct` returns, and what they learnt before stays.
+        from what `reconstruct` returns, and what they learnt before stays. Without `learn` what was learnt from the
+        earlier labels stays, and what was pending of them is dropped, until the items are learnt again.
         """
         selection = check_selection(ids, where)
         return self._writer.relabel(selection, labels if where is None else check_shared_labels(labels), learn)

@@ -16,7 +16,7 @@ from stillhash.collection.filters.columns import FilterColumns, MovedOn, NotInCo
 from stillhash.collection.filters.language import Condition
 from stillhash.collection.learning.models import load_functions, load_model
 from stillhash.collection.storage.bitmaps import count_bits
-from stillhash.collection.storage.items import ItemContent, RowNumbers
+from stillhash.collection.storage.items import ItemContent, RowNumbers, labelled_share
 from stillhash.collection.storage.row_arrays import find_lost, round_to_half
 from stillhash.collection.storage.schema import batches, get_meta, parsing
 from stillhash.collection.storage.segments import CodedRows, CodeTable, Segment, SegmentRecord
@@ -212,9 +212,9 @@ class Snapshot:
 
     def page_model(self, model: Model) -> PageModel | None:
         """Return what orders the first page by a model; None without rescoring codes."""
-        if model is self.model or self.store.rescorer is None or self.functions is None:
+        if model is self.model or self.current_page is None or self.functions is None:
             return self.current_page
-        return self.functions.page_model(model, self.store.rescorer)
+        return self.functions.page_model(model, self.current_page.rescorer, self.current_page.labelled_share)
 
     def count_allowed(self) -> int:
         """Count the rows that meet the condition of the search."""
@@ -380,8 +380,9 @@ class ReadView:
             self._version, self._model = version, load_model(self.store, connection, version)
             self._source_shares = self.store.votes.source_shares(connection, version)
             self._page = None
-        if self._page is None and self._functions is not None and self.store.rescorer is not None:
-            self._page = self._functions.page_model(self._model, self.store.rescorer)
+        if self._functions is not None and self.store.rescorer is not None:
+            page = self._page or self._functions.page_model(self._model, self.store.rescorer)
+            self._page = page._replace(labelled_share=labelled_share(connection))
 
     def _add_rescoring_codes(self, connection: Connection, rows: IdArray) -> None:
         """Read the rescoring codes of new rows; those that are sealed by now are mapped, once many are in memory."""

@@ -97,6 +97,8 @@ class Writer:
                     rows = rows._replace(features=rescoring_codes)
         if learn:
             self.trainer.learn_items(connection, numbers, rows, codes)
+        elif self.store.summed_rows is not None:
+            self.store.summed_rows.set_unlearnt(connection, numbers, unlearnt=True)
         if fits:
             self.trainer.flush(connection)
         return numbers
@@ -120,6 +122,8 @@ class Writer:
         with self.change("delete") as change:
             for names in self._select(change.connection, selection):
                 change.count(self._delete(change.connection, names))
+            if self.store.summed_rows is not None:
+                self.trainer.learn_waiting(change.connection)
             return change.rows or 0
 
     def _delete(self, connection: Connection, names: list[Id]) -> list[Id]:
@@ -174,9 +178,13 @@ class Writer:
 
     def _relabel(self, connection: Connection, names: list[Id], labels: Any, learn: bool) -> None:
         """Replace the labels of items, and learn from them, inside a transaction."""
-        items = self.store.items
+        items, summed = self.store.items, self.store.summed_rows
         numbers = items.existing_rows(connection, names).tolist()
-        if self.store.summed_rows is not None and is_fitted(connection):
+        if not learn:
+            items.drop_pending(connection, numbers)
+        if summed is not None:
+            summed.set_unlearnt(connection, numbers, unlearnt=not learn)
+        if summed is not None and is_fitted(connection):
             self._relabel_summed(connection, numbers, labels, learn)
             return
         with self.view.pinned() as snapshot:

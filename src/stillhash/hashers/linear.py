@@ -31,6 +31,7 @@ class PageModel(NamedTuple):
 
     rescorer: Rescorer
     regression: LabelRegression | None = None  # None before anything is learnt
+    labelled_share: float = 1.0  # of the stored items, now
 
 
 class LinearHasher(Hasher):
@@ -135,15 +136,18 @@ class LinearHasher(Hasher):
                 labels=unit_rows(half_power(predicted, power)),
                 strength=strength if fixed else strength**2,
                 regression=page.regression,
-                labelled_share=1 - model.plain_share,
+                labelled_share=page.labelled_share,
                 fixed=fixed,
             )
         return scored._replace(looks=unit_rows(similarity), page=rescored)
 
-    def page_model(self, model: Model, rescorer: Rescorer) -> PageModel:
-        """Return what orders the first page by rescoring codes, for a model of these hash functions."""
+    def page_model(self, model: Model, rescorer: Rescorer, labelled_share: float = 1.0) -> PageModel:
+        """Return what orders the first page by rescoring codes, for a model of these hash functions.
+
+        labelled_share: of the stored items, those that have labels now.
+        """
         if not model.learnt or model.balance is None or model.M is None:
-            return PageModel(rescorer)
+            return PageModel(rescorer, labelled_share=labelled_share)
         U, u, V, v, names = model.U, model.u, model.V, model.v, model.label_names
         if U is None or u is None or V is None or v is None or names is None:  # labels of neighbours are all there is
             none: Floats = np.zeros(0, np.float32)
@@ -154,7 +158,7 @@ class LinearHasher(Hasher):
         if weights is not None:  # which V has too
             scale = np.where(weights > 0, weights, np.float32(1)) ** np.float32(-1 / power)
             V, v = np.asarray(V * scale, np.float32), np.asarray(v * scale, np.float32)
-        return PageModel(rescorer, LabelRegression(U, u, V, v, power, names, weights))
+        return PageModel(rescorer, LabelRegression(U, u, V, v, power, names, weights), labelled_share)
 
     def predict_labels(self, model: Model, Q: Floats) -> Floats | None:
         """Return the labels (m, labels) that a model predicts of validated queries; None if it predicts none."""

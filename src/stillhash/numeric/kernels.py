@@ -68,7 +68,7 @@ class PageQueries(NamedTuple):
     votes: Array  # (m, b) float32 weights of the bits that votes add; (m, 0) for none
     labels: Array  # (m, labels) float32, predicted, of unit norm
     strength: Array  # (m,) float32: how much labels count, 0 to 1
-    labelled_share: float  # of the items
+    labelled_share: float  # of the stored items, those that have labels now
     fixed: bool  # neighbours do not change the strength
 
 

@@ -101,7 +101,7 @@ class RescoredPage(NamedTuple):
     labels: Floats | None = None  # (m, labels) predicted of each query, of unit norm; None if nothing is learnt
     strength: Floats | None = None  # (m,) how much labels count where neighbours are labelled like all items, 0 to 1
     regression: LabelRegression | None = None
-    labelled_share: float = 1.0  # of the items
+    labelled_share: float = 1.0  # of the stored items, those that have labels now
     fixed: bool = False  # the strength is the caller's, so neighbours do not change it
     votes: Floats | None = None  # (m, b) weights of the bits that votes add
     similar: int = SIMILAR  # how many candidates there are by similarity

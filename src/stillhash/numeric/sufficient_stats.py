@@ -16,7 +16,7 @@ Sums of features are rounded. Those of levels, small whole numbers in place of f
 multiples of 1/1024, a chunk is cut so that its sums fit the precision, and doubles hold whole numbers up to 2^53.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -134,14 +134,39 @@ class SufficientStats:
         """
         if plain is not None:
             self.held += sign * int((plain != signs).any(axis=1).sum())
+        Y, names = self._label_vectors(labels)
+        places, merge = self._places(names), np.add if sign > 0 else np.subtract
+        for some in self._chunks(len(Y)):
+            p, counts = (None if side is None else side[some] for side in (plain, weights))
+            self._add_chunk(Y[some], X[some], signs[some], p, counts, places, merge)
+
+    @one_thread
+    def relabel(self, X: Floats, signs: Floats, before: Labels, after: Labels, *, plain: Floats | None = None) -> None:
+        """Take rows out with the labels `before`, and add them with the labels `after`.
+
+        Only sums with labels change. Where sums are exact, they are then equal to the bit to those of doing both.
+        """
+        (old, old_names), (new, new_names) = (self._label_vectors(labels) for labels in (before, after))
+        names = list(dict.fromkeys([*old_names, *new_names]))
+        Y, place = np.zeros((len(new), len(names)), np.float32), {name: column for column, name in enumerate(names)}
+        Y[:, [place[name] for name in new_names]] = new
+        Y[:, [place[name] for name in old_names]] -= old
+        places = self._places(names)
+        for some in self._chunks(len(Y)):
+            p = None if plain is None else plain[some]
+            self._add_chunk(Y[some], X[some], signs[some], p, None, places, np.add, squares=False)
+
+    def _label_vectors(self, labels: Labels) -> tuple[Floats, list[Hashable]]:
+        """Return label vectors as they are summed, and the names of the columns."""
         Y, names = unit_labels(labels)
         if self.chunk_rows is not None:
             Y = np.rint(Y / np.float32(LABEL_STEP)) * np.float32(LABEL_STEP)
-        places = self._places(names)
-        most = self.chunk_rows or max(1, len(Y))
-        for some in (slice(start, start + most) for start in range(0, len(Y), most)):
-            p, counts = (None if side is None else side[some] for side in (plain, weights))
-            self._add_chunk(Y[some], X[some], signs[some], p, counts, places, np.add if sign > 0 else np.subtract)
+        return Y, names
+
+    def _chunks(self, rows: int) -> Iterator[slice]:
+        """Yield the rows that are summed at once."""
+        most = self.chunk_rows or max(1, rows)
+        return (slice(start, start + most) for start in range(0, rows, most))
 
     def _add_chunk(
         self,
@@ -152,15 +177,18 @@ class SufficientStats:
         weights: Floats | None,
         places: NDArray[np.int64],
         merge: np.ufunc,
+        *,
+        squares: bool = True,
     ) -> None:
         Y = Y.astype(self.precision, copy=False)
         a, c = (np.insert(side, 0, 1, axis=1).astype(self.precision, copy=False) for side in (X, signs))
         p = c if plain is None else np.insert(plain, 0, 1, axis=1).astype(self.precision, copy=False)
         if weights is not None:  # half on either side of a product, so that squares stay symmetric to the bit
             Y, a, c, p = (np.sqrt(weights)[:, None] * side for side in (Y, a, c, p))
-        merge(self.aa, a.T @ a, out=self.aa)
-        merge(self.cc, code_squares := c.T @ c, out=self.cc)
-        merge(self.pp, code_squares if plain is None else p.T @ p, out=self.pp)
+        if squares:
+            merge(self.aa, a.T @ a, out=self.aa)
+            merge(self.cc, code_squares := c.T @ c, out=self.cc)
+            merge(self.pp, code_squares if plain is None else p.T @ p, out=self.pp)
         self._ay[places] = merge(self._ay[places], Y.T @ a)
         self._cy[places] = merge(self._cy[places], code_labels := Y.T @ c)
         self._py[places] = merge(self._py[places], code_labels if plain is None else Y.T @ p)

@@ -18,7 +18,7 @@ from stillhash.collection.learning.prequential import load_history
 from stillhash.collection.search_view import ModelStore
 from stillhash.collection.settings import parse_settings
 from stillhash.collection.storage.items import RowNumbers
-from stillhash.collection.storage.learner import SummedCodes
+from stillhash.collection.storage.learner import CHECKPOINT_SUFFIX, ROWS_AT_ONCE, SummedCodes
 from stillhash.collection.storage.schema import get_meta, parse_json, sums_stored_rows
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
@@ -168,7 +168,10 @@ def _check_files(store: Store, connection: Connection, files: list[str]) -> None
     hasher = store.learner_files.read_state(files[0])
     check_learner(hasher, connection, files[0])
     for file in files[1:]:
-        store.learner_files.read_rows(file, hasher)
+        if file.endswith(CHECKPOINT_SUFFIX):
+            check_learner(store.learner_files.read_state(file), connection, file)
+        else:
+            store.learner_files.read_rows(file, hasher)
 
 
 def _problem(check: Callable[[], object]) -> str | None:
@@ -179,17 +182,18 @@ def _problem(check: Callable[[], object]) -> str | None:
     return None
 
 
-ROWS_AT_ONCE = 4096
+def sum_again(
+    store: Store, connection: Connection, hasher: Tally, given: Tally | None = None
+) -> tuple[Tally, RowNumbers]:
+    """Return a learner with the same hash functions that has learnt what the sums should hold.
 
-
-def sum_again(store: Store, connection: Connection, hasher: Tally) -> tuple[Tally, RowNumbers]:
-    """Return a learner with the same hash functions that has learnt what the sums should hold, and no other rows.
-
-    Rows whose codes are lost are left out; their numbers are returned too. With a half-life, rows have decayed by the
-    rows that were learnt after them.
+    given: what has learnt the rows that are no items; None: there are none. Rows whose codes are lost are left out;
+    their numbers are returned too. With a half-life, rows have decayed by the rows that were learnt after them.
     """
     assert store.summed_rows is not None
     again, lost, learnt = hasher.without_rows(), [np.empty(0, np.int64)], load_history(connection)["rows"]
+    if given is not None:
+        again.merge(given)
     for rows, without_codes in _held_rows(store, connection):
         _learn(again, rows, learnt)
         lost.append(without_codes)
@@ -220,22 +224,36 @@ def _learn(hasher: Tally, rows: SummedCodes, learnt: int) -> None:
 
 
 def check_sums(store: Store, connection: Connection, files: list[str]) -> None:
-    """Compare the sums of the learner with those computed again from what is stored, to the bit; BadState if others.
+    """Compare what was learnt with what is stored; BadState if it differs.
 
-    Rows that `learn` got are in the sums and nowhere else, and with a half-life sums are rounded: then there is no
-    comparison.
+    Each item was learnt with the labels that it has now, or they are about to be learnt, or are not to be. And the sums
+    are those computed again, to the bit. With a half-life they are rounded, and stores of earlier releases may not have
+    what `learn` got: then the sums are not compared.
     """
     assert store.summed_rows is not None
     hasher = store.learner_files.load(files)
     if not isinstance(hasher, Tally):
         raise BadState(f"learner/{files[0]}: expected the method {Tally.name}, got {hasher.name}")
-    if hasher.half_life is not None or store.summed_rows.count_others(connection):
+    if len(rows := disagreeing_rows(store, connection)):
+        raise BadState(f"learner: expected sums over the labels that items have, got others of row {rows[0]}")
+    given = store.learner_files.given(files, hasher)
+    if hasher.half_life is not None or (given is None and store.summed_rows.count_others(connection)):
         return
-    again, lost = sum_again(store, connection, hasher)
+    again, lost = sum_again(store, connection, hasher, given)
     if len(lost):
         raise BadState(f"learner: expected the codes of all rows that were learnt, got none of row {lost[0]}")
     if not again.stats_.same(hasher.stats_):
         raise BadState(f"learner/{files[0]}: expected the sums of what is stored, got others")
+
+
+def disagreeing_rows(store: Store, connection: Connection) -> RowNumbers:
+    """Return the rows that were learnt with other labels than theirs, of those whose codes are known."""
+    assert store.summed_rows is not None and store.rescoring is not None
+    rows = store.summed_rows.disagreeing(connection)
+    parts = [rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE)]
+    known = [store.rescoring.read(connection, some)[1] & store.codes.codes_of(connection, some)[1] for some in parts]
+    disagreeing: RowNumbers = rows[np.concatenate([np.zeros(0, bool), *known])]
+    return disagreeing
 
 
 def repair_sums(store: Store, actions: list[str], *, incomplete: bool) -> None:
@@ -253,22 +271,24 @@ def repair_sums(store: Store, actions: list[str], *, incomplete: bool) -> None:
             return
         hasher = store.learner_files.load(files)
         assert isinstance(hasher, Tally)
-        again, lost = sum_again(store, connection, hasher)
+        given = None if incomplete else store.learner_files.given(files, hasher)
+        again, lost = sum_again(store, connection, hasher, given)
         pending = store.items.pending_rows(connection)
         pending = pending[~rescoring.read(connection, pending)[1]]
         same = not len(lost) and not incomplete
-        if hasher.half_life is None and not others:
+        if hasher.half_life is None and (given is not None or not others):
             same = not len(lost) and again.stats_.same(hasher.stats_)
     if same and not len(pending):
         return
     with store.transaction() as connection:
         summed.drop(connection, lost.tolist())
         store.items.drop_pending(connection, pending.tolist())
-        if others and not incomplete:
+        if others and given is None and not incomplete:
             summed.add_others(connection, len(lost))
             actions.append(f"learner: what was learnt of {len(lost)} rows stays, whose codes are lost")
         elif not same:
-            summed.add_others(connection, -others)
-            store.versions.set_learner(connection, version, store.learner_files.checkpoint(version, again))
-            without = f", without {others} rows that are no items" if others else ""
+            gone = others if given is None else 0
+            summed.add_others(connection, -gone)
+            store.versions.set_learner(connection, version, store.learner_files.checkpoint(version, again, given))
+            without = f", without {gone} rows that are no items" if gone else ""
             actions.append(f"learner: its sums were computed again from what is stored{without}")

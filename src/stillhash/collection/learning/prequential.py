@@ -69,15 +69,13 @@ def score_items(
     stored: MeasuredItems | None,
 ) -> Floats:
     """Return scores (m, n) that rank items as search does; before learning, by the cosine of their rescoring codes."""
-    page = None if rescorer is None else functions.page_model(model, rescorer)
+    share = 1.0 if stored is None else float(stored.stored_labels.labelled.mean())  # of these items
+    page = None if rescorer is None else functions.page_model(model, rescorer, share)
     if page is not None and stored is not None and model.side == "looks" and not model.learnt:
         rotated = page.rescorer.queries(unit_rows(functions.prepare(queries)))
         every = np.ascontiguousarray(np.broadcast_to(stored.codes, (len(queries), *stored.codes.shape)))
         return page.rescorer.cosines(rotated, every)
     ranking = functions.rank_checked(model, queries, None, page)
-    if ranking.page is not None and stored is not None:  # neighbours have labels as far as these items do
-        share = float(stored.stored_labels.labelled.mean())
-        ranking = ranking._replace(page=ranking.page._replace(labelled_share=share))
     return rank_scores(ranking, codes, stored)
 
 

@@ -1,12 +1,12 @@
 """The trainer: fixes the hash functions once, learns from labelled rows, and publishes versions of the model.
 
-Labelled rows are learnt once there are at least `learn_rows`; fewer wait in the table `pending`. They are learnt in
-steps, and each step is evaluated before it is learnt. The steps of one write, and the version they publish, are one
-transaction. A version's model is in the store, its learner in files beside it.
+Labelled rows are learnt once there are enough; fewer wait in the table `pending`. They are learnt in steps, and each
+step is evaluated before it is learnt. The steps of one write, and the version they publish, are one transaction. A
+version's model is in the store, its learner in files beside it.
 
 Where items have rescoring codes, Tally learns sums over what is stored: each labelled item by its two codes and its
-labels of now. What changes an item takes out what it gave, to the bit, and adds what it is now. Other methods learn
-step by step, from features, as published.
+labels of now. What changes an item takes out what it gave, to the bit, and adds what it is now, in steps that double
+until they have `learn_rows`. Other methods learn `learn_rows` at a time, from features, as published.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,13 +25,14 @@ from stillhash.collection.learning.models import (
 from stillhash.collection.learning.prequential import Chunk, add_point, evaluate_chunk, load_history, save_history
 from stillhash.collection.learning.votes import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.settings import new_hasher
-from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
+from stillhash.collection.storage.items import NO_LABELS, NOT_JUDGED, RowNumbers
 from stillhash.collection.storage.learner import (
     LearntRows,
     Lineage,
     SummedRows,
     TakenOut,
     extended,
+    keeps_given,
     learn_step,
     lineage_of,
 )
@@ -42,9 +43,9 @@ from stillhash.collection.storage.votes import StoredVote, check_stored_votes
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
 from stillhash.files import remove_unlisted
-from stillhash.hashers import Hasher, LinearHasher, Model
+from stillhash.hashers import Hasher, LinearHasher, Model, Tally
 from stillhash.numeric.codes import feature_digests, signs
-from stillhash.numeric.labels import Labels
+from stillhash.numeric.labels import MIN_ROWS, Labels
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Mask, check_integer
 
@@ -175,8 +176,7 @@ class Trainer:
         own_features: Mask | None,
     ) -> None:
         waiting = self.count_waiting(connection)
-        enough = is_fitted(connection) and waiting + len(rows.features) >= self.store.settings["learn_rows"]
-        if not enough or codes is None:
+        if codes is None or not self._is_enough(connection, waiting + len(rows.features)):
             self.store.items.add_pending(connection, numbers, rows, codes, own_features)
             return
         judged = np.asarray(numbers, np.int64)
@@ -188,6 +188,22 @@ class Trainer:
             judged = np.concatenate([earlier_judged, judged])
         if waiting or len(rows.features):
             self._learn(connection, rows, codes, judged)
+
+    def _is_enough(self, connection: Connection, changes: int) -> bool:
+        """Return whether so many changes are learnt at once, and do not wait for others.
+
+        Sums over what is stored are learnt in steps that double, up to `learn_rows`: so the first labels count from the
+        start, and the first `learn_rows` of them take few solutions.
+        """
+        least = self.store.settings["learn_rows"]
+        if self.store.summed_rows is not None:
+            least = min(least, max(1, self.store.summed_rows.count_learnt(connection, changes + 1)))
+        return is_fitted(connection) and changes >= least
+
+    def learn_waiting(self, connection: Connection) -> None:
+        """Learn what waits, if it is enough."""
+        if self._is_enough(connection, self.count_waiting(connection)):
+            self.flush(connection)
 
     def take_out(self, connection: Connection, numbers: Sequence[int]) -> int:
         """Let the next step of learning take out what these items gave, before they change; return how many did.
@@ -205,6 +221,19 @@ class Trainer:
         known &= coded
         summed.remove(connection, held.select(known), rescoring_codes[known], codes[known])
         return int(known.sum())
+
+    def wait_again(self, connection: Connection, rows: RowNumbers) -> None:
+        """Let the next step learn these rows as they are now, and take out what they gave; for `repair`."""
+        summed, rescoring = self.store.summed_rows, self.store.rescoring
+        assert summed is not None and rescoring is not None
+        self.take_out(connection, rows.tolist())
+        texts = self.store.items.label_texts(connection, rows.tolist())
+        summed.drop(connection, [row for row in rows.tolist() if row not in texts])
+        labelled = rows[[texts.get(row, NO_LABELS) != NO_LABELS for row in rows.tolist()]]
+        codes, _ = self.store.codes.codes_of(connection, labelled)
+        rescoring_codes, _ = rescoring.read(connection, labelled)
+        pending = LabelledRows.from_texts(rescoring_codes, [texts[row] for row in labelled.tolist()])
+        self.store.items.add_pending(connection, labelled.tolist(), pending, codes)
 
     def count_unlabelled(self, connection: Connection, rows: int) -> None:
         """Take note of so many more items without labels, for when the next rows are learnt."""
@@ -225,37 +254,51 @@ class Trainer:
         """Learn from rows that are not stored as items, after those that are pending; return the version."""
         self.hasher(connection)  # raises NotFitted before anything is taken
         self.flush(connection)
-        codes = self.hasher(connection).encode_checked(rows.features, rows.labels)
+        hasher, given = self.hasher(connection), False
+        codes = hasher.encode_checked(rows.features, rows.labels)
         if self.store.summed_rows is not None:
+            assert isinstance(hasher, Tally)
             rows = rows._replace(features=self.rescoring_codes(connection, rows, codes))
+            others, files = self.store.summed_rows.count_others(connection), self._current_files(connection)
+            # Kept apart, so that `verify` can compute the sums again: all of them, or none.
+            given = hasher.half_life is None and (not others or keeps_given(files))
             self.store.summed_rows.add_others(connection, int(rows.labels.labelled.sum()))
-        return self._learn(connection, rows, codes, np.full(len(codes), NOT_JUDGED))
+        return self._learn(connection, rows, codes, np.full(len(codes), NOT_JUDGED), given=given)
 
-    def _learn(self, connection: Connection, rows: LabelledRows, codes: Codes, judged: RowNumbers) -> int:
+    def _learn(
+        self, connection: Connection, rows: LabelledRows, codes: Codes, judged: RowNumbers, *, given: bool = False
+    ) -> int:
         """Learn rows step by step, and publish one version; each step is evaluated before it is learnt, and its labels.
 
-        judged: the rows whose labels are judged, or NOT_JUDGED.
+        judged: the rows whose labels are judged, or NOT_JUDGED. given: they are no items, and are kept apart.
         """
         hasher, files = self.hasher(connection), self._current_files(connection)
         unlabelled = int(get_meta(connection, "unlabelled"))
         set_meta(connection, "unlabelled", 0)
         history, version = load_history(connection), self.store.versions.next_number(connection)
-        points, rows_of_step = len(history["curve"]), step_rows(hasher, self.store.settings["learn_rows"], len(codes))
-        self._hasher, judge = None, LabelJudge(self.store, connection, judged)
-        taken_out, before = self._taken_out(connection, history["rows"]), history["rows"]
+        points, before = len(history["curve"]), history["rows"]
+        taken_out = self._taken_out(connection, before)
+        rows_of_step = step_rows(hasher, self.store.settings["learn_rows"], len(codes))
+        learnt, self._hasher = LearntRows(rows, codes, rows_of_step, unlabelled, taken_out, given), None
         hasher.count_unlabelled(unlabelled)
-        taken_out.unlearn(hasher)
-        for step in rows.steps(rows_of_step):
-            part = rows.part(step)
-            chunk = self._chunk(hasher, part, codes[step])
+        # What was learnt before and comes back with other labels was judged and evaluated then.
+        new_rows, new_codes, new = learnt.take_out(hasher)
+        history["rows"] += int(rows.labels.labelled[~new].sum())
+        judge = LabelJudge(self.store, connection, judged[new])
+        # The first steps are short where sums are over what is stored: too short to measure, and to judge others by.
+        most = 0 if self.store.summed_rows is None else self.store.settings["learn_rows"]
+        least_measured, least_learnt = min(most, MIN_STEP_ROWS), min(most, MIN_ROWS)
+        for step in new_rows.steps(rows_of_step):
+            part = new_rows.part(step)
+            chunk = self._chunk(hasher, part, new_codes[step])
             # A short remainder is not evaluated: among few items measures mean something else.
-            if 2 * len(part.features) >= min(rows_of_step, len(codes)):
-                judge.use(hasher)
-                quality = evaluate_chunk(hasher, chunk)
-                if quality is not None:
+            if 2 * len(part.features) >= min(rows_of_step, len(new_codes)):
+                if history["rows"] >= least_learnt:
+                    judge.use(hasher)
+                if 2 * len(part.features) >= least_measured and (quality := evaluate_chunk(hasher, chunk)) is not None:
                     add_point(history, quality, version)
             judge.judge(chunk, step)
-            learn_step(hasher, part, codes[step])
+            learn_step(hasher, part, new_codes[step])
             history["rows"] += int(part.labels.labelled.sum())
         save_history(connection, history)
         if self.store.learnt_rows is not None:
@@ -266,10 +309,9 @@ class Trainer:
             texts = [rows.label_texts[place] for place in items.tolist()]
             self.store.summed_rows.add(connection, version, SummedRows(judged[items], texts, learnt_until))
             self.store.summed_rows.clear_removals(connection)
-        learnt = LearntRows(rows, codes, rows_of_step, unlabelled, taken_out)
         learner = self.store.learner_files.extend(files, version, learnt, hasher)
-        new = history["curve"][points:]
-        notes = {"quality": history["quality"], "drift": any(point["drift"] for point in new)} if new else None
+        added = history["curve"][points:]
+        notes = {"quality": history["quality"], "drift": any(point["drift"] for point in added)} if added else None
         return self._publish(connection, hasher, NewVersion("learn", int(rows.labels.labelled.sum()), learner, notes))
 
     def _taken_out(self, connection: Connection, rows_learnt: int) -> TakenOut:
@@ -316,14 +358,15 @@ class Trainer:
     def forget(self, connection: Connection, change: Callable[[Hasher], None]) -> int:
         """Publish what is left once a change took something out of the learner; no row is left in a learner file."""
         hasher, version = self.hasher(connection), self.store.versions.next_number(connection)
-        self._hasher = None
+        self._hasher, files = None, self._current_files(connection)
         hasher.count_unlabelled(int(get_meta(connection, "unlabelled")))
         set_meta(connection, "unlabelled", 0)
         if self.store.summed_rows is not None:
             self._taken_out(connection, load_history(connection)["rows"]).unlearn(hasher)
             self.store.summed_rows.clear_removals(connection)
         change(hasher)
-        files = self.store.learner_files.checkpoint(version, hasher)
+        given = self.store.learner_files.given(files, hasher)
+        files = self.store.learner_files.checkpoint(version, hasher, given)
         return self._publish(connection, hasher, NewVersion("forget", 0, files))
 
     def _publish(

@@ -13,7 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from stillhash.collection.learning.models import repair_sums
+import numpy as np
+
+from stillhash.collection.learning.models import disagreeing_rows, repair_sums
+from stillhash.collection.learning.trainer import Trainer
 from stillhash.collection.storage.column_files import columns_file
 from stillhash.collection.storage.database import (
     acknowledge,
@@ -27,8 +30,17 @@ from stillhash.collection.storage.database import (
     read_page_checksums,
     stored_format,
 )
+from stillhash.collection.storage.items import count_labelled
 from stillhash.collection.storage.lexical import lexical_problems, rebuild_lexical
-from stillhash.collection.storage.schema import READABLE_FORMATS, STORE_FORMAT, check_counters, count_rows, get_meta
+from stillhash.collection.storage.schema import (
+    LABELLED_KEY,
+    READABLE_FORMATS,
+    STORE_FORMAT,
+    check_counters,
+    count_rows,
+    get_meta,
+    set_meta,
+)
 from stillhash.collection.storage.segments import read_segment
 from stillhash.collection.storage.snapshot import ShareMeter
 from stillhash.collection.storage.store import SCRUB_KEY, STORE_FOLDERS, Store, check_folders
@@ -87,6 +99,9 @@ def _contradictions(store: Store, connection: sqlite3.Connection, meter: ShareMe
     expected, actual = get_meta(connection, "items"), count_rows(connection, "items")
     if expected != actual:
         problems.append(f"store.db: expected {expected} items, got {actual}")
+    expected, actual = count_labelled(connection), count_labelled(connection, again=True)
+    if expected != actual:
+        problems.append(f"store.db: expected {expected} items with labels, got {actual}")
     with meter.reporting(connection):
         problems += lexical_problems(connection)
     if get_meta(connection, SCRUB_KEY) is not None:
@@ -136,6 +151,7 @@ def repair(path: str | Path) -> RepairReport:
         incomplete = _drop_learners(store, report.actions)
         _repair_lexical(store, report.actions)
         repair_sums(store, report.actions, incomplete=incomplete)
+        _relearn_labels(store, report.actions)
         _rebuild_columns(store, report.actions)
         if report.actions or report.lost_ids:
             with store.change("repair", len(report.lost_ids), report.lost_ids):
@@ -245,6 +261,22 @@ def _repair_lexical(store: Store, actions: list[str]) -> None:
     with store.transaction() as connection:
         rebuild_lexical(connection)
     actions.append("store.db: the lexical index was built again")
+
+
+def _relearn_labels(store: Store, actions: list[str]) -> None:
+    """Count the items with labels again, and let the next step learn those of items that were learnt with others."""
+    with store.reading() as connection:
+        rows = np.empty(0, np.int64) if store.summed_rows is None else disagreeing_rows(store, connection)
+        miscounted = count_labelled(connection) != count_labelled(connection, again=True)
+    if not len(rows) and not miscounted:
+        return
+    with store.transaction() as connection:
+        if miscounted:
+            set_meta(connection, LABELLED_KEY, count_labelled(connection, again=True))
+            actions.append("store.db: the items with labels were counted again")
+        if len(rows):
+            Trainer(store).wait_again(connection, rows)
+            actions.append(f"learner: the next step learns the labels of {len(rows)} rows that were learnt with others")
 
 
 def _rebuild_columns(store: Store, actions: list[str]) -> None:

@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.lexical import index_words, remove_words
-from stillhash.collection.storage.schema import batches, count_rows, get_meta, parse_json, parsing, set_meta
+from stillhash.collection.storage.schema import (
+    LABELLED_KEY,
+    batches,
+    count_rows,
+    get_meta,
+    parse_json,
+    parsing,
+    set_meta,
+)
 from stillhash.collection.types import Id, Item
 from stillhash.collection.validation import ItemRows, LabelledRows
 from stillhash.errors import BadState, Conflict, InvalidInput, TooLarge
@@ -133,8 +141,29 @@ def list_row_ids(connection: Connection, rows: list[int]) -> list[Id]:
 
 
 RowNumbers = NDArray[np.int64]
+NO_LABELS = "[]"  # as they are stored
 MAX_LIMIT = 2**63 - 1  # that SQLite takes
 NOT_JUDGED = -1  # in place of the number of a row that is no item, or whose features were rebuilt from its code
+
+
+def count_labelled(connection: Connection, *, again: bool = False) -> int:
+    """Return how many items have labels; count them if no count is stored, or to compare it."""
+    count = get_meta(connection, LABELLED_KEY)
+    if count is None or again:
+        return int(connection.execute("SELECT count(*) FROM items WHERE labels != ?", [NO_LABELS]).fetchone()[0])
+    return int(count)
+
+
+def _add_labelled(connection: Connection, rows: int) -> None:
+    """Count so many more items with labels, once they are stored; in a store that has no count yet, count all."""
+    missing = get_meta(connection, LABELLED_KEY) is None
+    set_meta(connection, LABELLED_KEY, count_labelled(connection) + (0 if missing else rows))
+
+
+def labelled_share(connection: Connection) -> float:
+    """Return the share of the items that have labels."""
+    with parsing(LABELLED_KEY):
+        return min(1.0, max(0, count_labelled(connection)) / max(1, int(get_meta(connection, "items"))))
 
 
 class ItemTable:
@@ -175,17 +204,20 @@ class ItemTable:
             connection.executemany("INSERT INTO pictures VALUES (?, ?)", values)
         set_meta(connection, "next_row", rows.stop)
         set_meta(connection, "items", get_meta(connection, "items") + len(rows))
+        _add_labelled(connection, len(rows) - new.label_texts.count(NO_LABELS))
         return rows
 
     def delete(self, connection: Connection, ids: list[Id]) -> list[Id]:
         """Delete these items and return the ids that existed."""
         existing = self.rows_of(connection, ids)
         rows = list(existing.values())
+        labelled = len(rows) - self.count_unlabelled(connection, rows)
         self.add_tombstones(connection, rows)
         remove_words(connection, rows)
         for table in ("items", "pending", "pictures", "doubtful_labels", "changed_rows"):
             connection.executemany(f"DELETE FROM {table} WHERE row = ?", ((row,) for row in rows))
         set_meta(connection, "items", get_meta(connection, "items") - len(rows))
+        _add_labelled(connection, -labelled)
         return [name for name in ids if name in existing]
 
     def add_tombstones(self, connection: Connection, rows: Iterable[int]) -> None:
@@ -199,12 +231,23 @@ class ItemTable:
         connection.executemany("UPDATE items SET labels = ? WHERE row = ?", zip(label_texts, rows, strict=True))
         connection.executemany("DELETE FROM doubtful_labels WHERE row = ?", ((row,) for row in rows))
         mark_changed(connection, rows)
+        _add_labelled(connection, without - label_texts.count(NO_LABELS))
         return without
 
     def count_unlabelled(self, connection: Connection, rows: list[int]) -> int:
         """Count the rows of these that have no labels."""
-        sql = "SELECT count(*) FROM items WHERE row = ? AND labels = '[]'"
-        return sum(int(connection.execute(sql, [row]).fetchone()[0]) for row in rows)
+        sql = "SELECT count(*) FROM items WHERE row IN ({}) AND labels = ?"
+        counts = (
+            connection.execute(sql.format(marks), [*batch, NO_LABELS]).fetchone() for marks, batch in batches(rows)
+        )
+        return sum(int(count) for (count,) in counts)
+
+    def label_texts(self, connection: Connection, rows: list[int]) -> dict[int, str]:
+        """Return the labels of those rows that are items, as JSON."""
+        texts: dict[int, str] = {}
+        for marks, batch in batches(rows):
+            texts.update(connection.execute(f"SELECT row, labels FROM items WHERE row IN ({marks})", batch))
+        return texts
 
     def rows_of(self, connection: Connection, ids: list[Id]) -> dict[Id, int]:
         """Return the rows of those ids that exist."""

@@ -3,7 +3,8 @@
 `LearnerFiles`: a checkpoint of the whole state, and the rows that were learnt since. Statistics of D features take D^2
 numbers, far more than a chunk of rows. So a version adds its rows to the files of the version before; learning them
 again, in the same steps, gives the same state to the byte. Once the rows would take more than `MAX_ROWS_SHARE` times
-the checkpoint, or `MAX_ROW_FILES` files, the whole state is written again.
+the checkpoint, or `MAX_ROW_FILES` files, the whole state is written again. Rows that `learn` got are stored nowhere
+else, so they have files of their own, and a state of their own beside each checkpoint.
 
 `LearntRowTable`: where features are kept, which rows of items each version has learnt, which `forget` has to take out.
 A learner has learnt the rows of its version's lineage: of all versions that it goes on from. After a rollback these are
@@ -11,7 +12,8 @@ no longer all versions before it.
 
 `SummedRowTable`: where the sums of the learner are over what is stored, which items they hold, and with which labels.
 An item whose labels change, or which is deleted, leaves an entry in the table `removals` until the next step of
-learning takes out what it gave: its codes, and the labels that it had then.
+learning takes out what it gave: its codes, and the labels that it had then. The table `unlearnt_rows` has the items
+whose labels are not to be learnt.
 """
 
 import json
@@ -25,14 +27,14 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
-from stillhash.collection.storage.schema import batches, count_rows, get_meta, parse_json, parsing, set_meta
+from stillhash.collection.storage.items import NO_LABELS, NOT_JUDGED, RowNumbers
+from stillhash.collection.storage.schema import batches, count_rows, get_meta, has_table, parse_json, parsing, set_meta
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, InvalidInput
 from stillhash.files import read_sealed, stored_file, write_sealed
 from stillhash.hashers import Hasher, Tally, load
 from stillhash.numeric.codes import width
-from stillhash.numeric.labels import parse_labels
+from stillhash.numeric.labels import Labels, parse_labels
 from stillhash.numeric.validation import Codes, Mask, check_codes, check_features, check_integer
 
 Lineage = list[list[int]]  # ranges of versions, each with its first and last one, ascending
@@ -108,7 +110,6 @@ def lineage_of(connection: Connection, version: int | None = None) -> Lineage:
     return [[int(first), int(last)] for first, last in lineage]
 
 
-NO_LABELS = "[]"
 OTHERS_KEY = "other_summed_rows"  # in `meta`: labelled rows that the sums hold and that are no items: `learn` got them
 
 
@@ -185,6 +186,37 @@ class SummedRowTable:
     def drop(self, connection: Connection, rows: Sequence[int]) -> None:
         """Drop the entries of rows that are deleted, or forgotten."""
         connection.executemany("DELETE FROM summed_rows WHERE row = ?", ((row,) for row in rows))
+        self.set_unlearnt(connection, rows, unlearnt=False)
+
+    def set_unlearnt(self, connection: Connection, rows: Iterable[int], *, unlearnt: bool) -> None:
+        """Note that the labels of these items are not to be learnt, or that they are again.
+
+        A store of an earlier release has no such notes.
+        """
+        if has_table(connection, "unlearnt_rows"):
+            insert, delete = "INSERT OR IGNORE INTO unlearnt_rows VALUES (?)", "DELETE FROM unlearnt_rows WHERE row = ?"
+            connection.executemany(insert if unlearnt else delete, ((row,) for row in rows))
+
+    def disagreeing(self, connection: Connection) -> RowNumbers:
+        """Return the rows whose labels are others than the sums hold or learn next, unless they are not to be learnt.
+
+        Rows that the sums hold and that are no items are among them.
+        """
+        if not has_table(connection, "unlearnt_rows"):
+            return np.empty(0, np.int64)
+        sql = """
+            SELECT row FROM items LEFT JOIN pending USING (row) LEFT JOIN summed_rows USING (row)
+            WHERE items.labels != coalesce(pending.labels, summed_rows.labels, '[]')
+              AND row NOT IN (SELECT row FROM unlearnt_rows)
+            UNION SELECT row FROM summed_rows JOIN pending USING (row) WHERE summed_rows.labels != '[]'
+            UNION SELECT row FROM summed_rows WHERE labels != '[]' AND row NOT IN (SELECT row FROM items)
+            ORDER BY row"""
+        return np.array([row for (row,) in connection.execute(sql)], np.int64)
+
+    def count_learnt(self, connection: Connection, most: int) -> int:
+        """Count the rows that were ever learnt and are still there, and those that are no items; stop at `most`."""
+        sql = "SELECT count(*) FROM (SELECT 1 FROM summed_rows LIMIT ?)"
+        return min(most, int(connection.execute(sql, [most]).fetchone()[0]) + self.count_others(connection))
 
     def count_removals(self, connection: Connection) -> int:
         return count_rows(connection, "removals")
@@ -215,8 +247,10 @@ def _summed(rows: list[tuple[int, str, int]]) -> SummedRows:
 
 
 MAX_ROWS_SHARE = 1
+ROWS_AT_ONCE = 4096  # whose features are in memory
 MAX_ROW_FILES = 32
 CHECKPOINT_SUFFIX, ROWS_SUFFIX = ".safetensors", ".rows"
+GIVEN_SUFFIX = ".given"  # of rows that are no items; before the other suffix, of a state that has learnt these alone
 
 
 class TakenOut(NamedTuple):
@@ -233,23 +267,49 @@ class TakenOut(NamedTuple):
 
     def unlearn(self, hasher: Hasher) -> None:
         """Take the rows out."""
+        self.relabel(hasher, LabelledRows(self.rescoring_codes[:0], Labels.empty(), []), self.codes[:0])
+
+    def relabel(self, hasher: Hasher, rows: LabelledRows, codes: Codes) -> Mask:
+        """Take the rows out, and learn those of other rows that come back with the same codes; return which do not.
+
+        Of rows that come back only the labels change. With a half-life they would not count as they did, so none do.
+        """
+        left = np.ones(len(rows.label_texts), bool)
         if not self.label_texts:
-            return
+            return left
         assert isinstance(hasher, Tally)
+        before = parse_labels([json.loads(text) for text in self.label_texts], len(self.label_texts))
         try:
-            self._unlearn(hasher)
+            if hasher.half_life is not None:
+                for n, age in enumerate(self.ages.tolist()):  # each has decayed by its own age
+                    row = slice(n, n + 1)
+                    own = self.rescoring_codes[row], before.take(np.array([n])), self.codes[row]
+                    hasher.unlearn_stored(*own, age=age)
+                return left
+            gone, back = self._pairs(rows.features, codes)
+            left[back] = False
+            for some in _parts(np.setdiff1d(np.arange(len(self.codes)), gone)):
+                hasher.unlearn_stored(self.rescoring_codes[some], before.take(some), self.codes[some])
+            for was, now in zip(_parts(gone), _parts(back), strict=True):
+                hasher.relabel_stored(rows.features[now], before.take(was), rows.labels.take(now), codes[now])
         except InvalidInput as error:  # more rows than were learnt, or other labels
             raise BadState(f"removals: the sums do not hold what is to be taken out: {error}") from error
+        return left
 
-    def _unlearn(self, hasher: Tally) -> None:
-        lists = [json.loads(text) for text in self.label_texts]
-        if hasher.half_life is None:
-            hasher.unlearn_stored(self.rescoring_codes, parse_labels(lists, len(lists)), self.codes)
-            return
-        for n, labels in enumerate(lists):  # each has decayed by its own age
-            row = slice(n, n + 1)
-            own = self.rescoring_codes[row], parse_labels([labels], 1), self.codes[row]
-            hasher.unlearn_stored(*own, age=int(self.ages[n]))
+    def _pairs(self, rescoring_codes: Codes, codes: Codes) -> tuple[RowNumbers, RowNumbers]:
+        """Return the places of rows that come back with the same codes, here and among those."""
+        places: dict[bytes, list[int]] = {}
+        for place, key in enumerate(np.concatenate([self.rescoring_codes, self.codes], axis=1)):
+            places.setdefault(key.tobytes(), []).append(place)
+        keys = enumerate(np.concatenate([rescoring_codes, codes], axis=1))
+        pairs = [(same.pop(), row) for row, key in keys if (same := places.get(key.tobytes()))]
+        both = np.array(pairs, np.int64).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
+
+
+def _parts(places: RowNumbers) -> list[RowNumbers]:
+    """Return places in parts whose features fit into memory."""
+    return [places[start : start + ROWS_AT_ONCE] for start in range(0, len(places), ROWS_AT_ONCE)]
 
 
 class LearntRows(NamedTuple):
@@ -260,13 +320,21 @@ class LearntRows(NamedTuple):
     step_rows: int
     unlabelled: int
     taken_out: TakenOut
+    given: bool = False  # to `learn`, so that they are stored nowhere else
 
     def learn(self, hasher: Hasher) -> None:
         """Learn the rows as the version did."""
         hasher.count_unlabelled(self.unlabelled)
-        self.taken_out.unlearn(hasher)
-        for step in self.rows.steps(self.step_rows):
-            learn_step(hasher, self.rows.part(step), self.codes[step])
+        rows, codes, _ = self.take_out(hasher)
+        for step in rows.steps(self.step_rows):
+            learn_step(hasher, rows.part(step), codes[step])
+
+    def take_out(self, hasher: Hasher) -> tuple[LabelledRows, Codes, Mask]:
+        """Take rows out, and relabel those that come back; return the others, their codes, and which they are."""
+        left = self.taken_out.relabel(hasher, self.rows, self.codes)
+        if left.all():
+            return self.rows, self.codes, left
+        return self.rows.select(left), self.codes[left], left
 
 
 def learn_step(hasher: Hasher, rows: LabelledRows, codes: Codes) -> None:
@@ -278,25 +346,42 @@ def learn_step(hasher: Hasher, rows: LabelledRows, codes: Codes) -> None:
         hasher.learn_rows(rows.features, rows.labels, codes)
 
 
+def keeps_given(files: list[str]) -> bool:
+    """Return whether these files keep apart what `learn` got."""
+    return any(GIVEN_SUFFIX in file for file in files)
+
+
+def _row_files(files: list[str]) -> list[str]:
+    """Return those files that hold rows, not a state."""
+    return [file for file in files if not file.endswith(CHECKPOINT_SUFFIX)]
+
+
 class LearnerFiles:
     """Read and write the learner files of a collection. Each is sealed, and never changes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def checkpoint(self, version: int, hasher: Hasher) -> list[str]:
-        """Write the whole state."""
-        file = f"{version:08d}{CHECKPOINT_SUFFIX}"
-        write_sealed(self.folder / file, [hasher.state()])
-        return [file]
+    def checkpoint(self, version: int, hasher: Hasher, given: Hasher | None = None) -> list[str]:
+        """Write the whole state, and beside it what it holds of rows that are no items."""
+        states = {f"{version:08d}{CHECKPOINT_SUFFIX}": hasher}
+        if given is not None:
+            states[f"{version:08d}{GIVEN_SUFFIX}{CHECKPOINT_SUFFIX}"] = given
+        for file, state in states.items():
+            write_sealed(self.folder / file, [state.state()])
+        return list(states)
 
     def extend(self, files: list[str], version: int, learnt: LearntRows, hasher: Hasher) -> list[str]:
         """Write what the hasher has just learnt after these files; if its whole state is less, that instead."""
-        rows, codes, step_rows, unlabelled, taken_out = learnt
+        rows, codes, step_rows, unlabelled, taken_out, _ = learnt
         new_bytes = rows.features.nbytes + taken_out.rescoring_codes.nbytes
         if len(files) > MAX_ROW_FILES or self._rows_outgrow_state(files, new_bytes):
-            return self.checkpoint(version, hasher)
-        file = f"{version:08d}{ROWS_SUFFIX}"
+            try:
+                given = self.given(files, hasher, learnt)
+            except BadState:  # a file is lost, and nothing replaces that
+                given = None
+            return self.checkpoint(version, hasher, given)
+        file = f"{version:08d}{GIVEN_SUFFIX if learnt.given else ROWS_SUFFIX}"
         numbers = {"step_rows": str(step_rows), "unlabelled": str(unlabelled)}
         metadata = {"labels": json.dumps(rows.label_texts), **numbers}
         arrays: dict[str, NDArray[Any]] = {"features": rows.features, "codes": np.ascontiguousarray(codes)}
@@ -309,7 +394,7 @@ class LearnerFiles:
 
     def _rows_outgrow_state(self, files: list[str], new_bytes: int) -> bool:
         try:
-            state, *rows = ((self.folder / file).stat().st_size for file in files)
+            state, *rows = ((self.folder / file).stat().st_size for file in [files[0], *_row_files(files)])
         except OSError:  # a file is lost: the whole state, which is in memory, replaces it
             return True
         return sum(rows) + new_bytes > MAX_ROWS_SHARE * state
@@ -317,9 +402,28 @@ class LearnerFiles:
     def load(self, files: list[str]) -> Hasher:
         """Return the hasher that has learnt all of these files."""
         hasher = self.read_state(files[0])
-        for file in files[1:]:
+        for file in _row_files(files):
             self.read_rows(file, hasher).learn(hasher)
         return hasher
+
+    def given(self, files: list[str], hasher: Hasher, learnt: LearntRows | None = None) -> Tally | None:
+        """Return a hasher that has learnt the rows of `learn` alone, in these files and a later step; None without any.
+
+        hasher: one with the same hash functions.
+        """
+        files = [file for file in files if GIVEN_SUFFIX in file]
+        if not files and (learnt is None or not learnt.given):
+            return None
+        state = files.pop(0) if files and files[0].endswith(CHECKPOINT_SUFFIX) else None
+        given = hasher if state is None else self.read_state(state)
+        if not isinstance(given, Tally):
+            raise BadState(f"learner: expected the method {Tally.name}, got {given.name}")
+        given = given.without_rows() if state is None else given
+        for rows in [self.read_rows(file, given) for file in files]:
+            rows.learn(given)
+        if learnt is not None and learnt.given:
+            learnt.learn(given)
+        return given
 
     def read_state(self, file: str) -> Hasher:
         """Return the hasher of a checkpoint."""

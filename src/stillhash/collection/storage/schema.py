@@ -62,6 +62,7 @@ OPTIONAL_TABLES = {
     "version INTEGER NOT NULL);"
     "CREATE TABLE removals (number INTEGER PRIMARY KEY, rescoring BLOB NOT NULL, code BLOB NOT NULL, "
     "labels TEXT NOT NULL, learnt INTEGER NOT NULL);",
+    "unlearnt_rows": "CREATE TABLE unlearnt_rows (row INTEGER PRIMARY KEY);",
 }
 LEXICAL_SCHEMA = "CREATE VIRTUAL TABLE lexical USING fts5(words, content='', tokenize='unicode61 remove_diacritics 2');"
 LEXICAL_TABLES = {  # that FTS5 creates with it, in every version of SQLite
@@ -73,6 +74,7 @@ LEXICAL_TABLES = {  # that FTS5 creates with it, in every version of SQLite
 }
 LEXICAL_KEY = "lexical_field"  # in `meta`, where there is a lexical index
 COUNTERS = ("seq", "generation", "next_row", "items", "version", "unlabelled")  # in `meta`, from 0
+LABELLED_KEY = "labelled"  # in `meta`: how many items have labels; absent in stores of earlier releases until a write
 ADDITIVE_METHOD = "tally"  # which learns sums that a row can be taken out of
 MAX_PARAMETERS = 500  # in one statement
 UNREADABLE_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
@@ -112,7 +114,8 @@ def parsing(what: str) -> Iterator[None]:
 
 def check_counters(connection: sqlite3.Connection) -> None:
     """Raise BadState unless all counters are there and can be true."""
-    for key in COUNTERS:
+    labelled = [] if get_meta(connection, LABELLED_KEY) is None else [LABELLED_KEY]
+    for key in (*COUNTERS, *labelled):
         value = get_meta(connection, key)
         low, high = (-MAX_ROW_NUMBER if key == "unlabelled" else 0), (MAX_ROW_NUMBER if key == "next_row" else 1 << 62)
         if not isinstance(value, int) or not low <= value <= high:
@@ -140,7 +143,9 @@ def optional_tables(settings: dict[str, Any]) -> list[str]:
     features, codes_only = settings.get("keep_features", False), settings.get("codes_only", False)
     rescoring = settings.get("rescore_bits", 0) > 0
     names = ["features"] * features + ["rescoring"] * rescoring
-    return names + (["summed_rows"] if sums_stored_rows(settings) else ["learnt_rows"] * (features or codes_only))
+    if sums_stored_rows(settings):
+        return [*names, "summed_rows", "unlearnt_rows"]
+    return names + ["learnt_rows"] * (features or codes_only)
 
 
 def sums_stored_rows(settings: dict[str, Any]) -> bool:

@@ -40,6 +40,7 @@ from stillhash.collection.storage.row_arrays import FEATURES, RESCORING, RowArra
 from stillhash.collection.storage.schema import (
     COMPACTED_FORMAT,
     COUNTERS,
+    LABELLED_KEY,
     LEXICAL_KEY,
     READABLE_FORMATS,
     RESCORING_FORMAT,
@@ -213,7 +214,7 @@ class Store:
                 version = RESCORING_FORMAT if settings.get("rescore_bits", 0) else STORE_FORMAT
                 meta = {"format": version, "collection": collection or uuid.uuid4().bytes}
                 fixed = {name: value for name, value in settings.items() if name != LEXICAL_KEY}
-                meta |= {"settings": json.dumps(fixed), **dict.fromkeys(COUNTERS, 0), ACKED_KEY: 1}
+                meta |= {"settings": json.dumps(fixed), **dict.fromkeys((*COUNTERS, LABELLED_KEY), 0), ACKED_KEY: 1}
                 meta |= {} if field is None else {LEXICAL_KEY: field}
                 script = create_script(optional_tables(settings), field is not None)
                 _create_database(path, script, meta)
