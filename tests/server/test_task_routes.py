@@ -12,8 +12,8 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.storage.segments import CodeTable, SegmentWriter
-from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.segments import CodeTable
+from stillhash.collection.storage.store import SegmentWriter, Store
 from stillhash.server import Keys
 from stillhash.server.tasks import Report
 from tests.server.live_server import LiveServer, Reply
