@@ -18,7 +18,7 @@ from stillhash.collection.learning.models import load_functions, load_model
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.items import ItemContent, RowNumbers
 from stillhash.collection.storage.row_arrays import find_lost, round_to_half
-from stillhash.collection.storage.schema import batches, get_meta, parsing
+from stillhash.collection.storage.schema import RESCORING_FORMAT, batches, get_meta, parsing
 from stillhash.collection.storage.segments import CodedRows, CodeTable, Segment, SegmentRecord
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.votes import SourceShares, VotedRows
@@ -212,8 +212,9 @@ class Snapshot:
 
     def page_model(self, model: Model) -> PageModel | None:
         """Return what orders the first page by a model; None without rescoring codes."""
-        if model is self.model or self.store.rescorer is None or self.functions is None:
+        if model is self.model or self.page_items is None or self.functions is None:
             return self.current_page
+        assert self.store.rescorer is not None
         return self.functions.page_model(model, self.store.rescorer)
 
     def count_allowed(self) -> int:
@@ -361,6 +362,9 @@ class ReadView:
         generation = get_meta(connection, "generation")
         if generation != self._generation:
             since = -1
+            rescorer = self.store.rescorer if get_meta(connection, "format") == RESCORING_FORMAT else None
+            if self._rescoring is None and rescorer is not None:  # they were built by now
+                self._rescoring = RescoringCodes(rescorer.width)
             previous = self._index
             self._index, self._last_row = self._map_segments(connection)
             self._generation = generation
@@ -380,7 +384,8 @@ class ReadView:
             self._version, self._model = version, load_model(self.store, connection, version)
             self._source_shares = self.store.votes.source_shares(connection, version)
             self._page = None
-        if self._page is None and self._functions is not None and self.store.rescorer is not None:
+        if self._page is None and self._functions is not None and self._rescoring is not None:
+            assert self.store.rescorer is not None
             self._page = self._functions.page_model(self._model, self.store.rescorer)
 
     def _add_rescoring_codes(self, connection: Connection, rows: IdArray) -> None:
