@@ -30,7 +30,7 @@ CHANGES = ["create", "add", "import", "delete", "update-metadata", "relabel", "a
 ITEMS = [*CHANGES, "get", "count", "ids", "search", "range-search", "duplicates", "facets", "suggest"]
 TAUGHT = ["learn", "feedback", "doubtful", "suggest-labels"]
 LEARNING = [*TAUGHT, "flush", "fit", "versions", "tag", "rollback", "probe", "compare"]
-VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "audit", "verify", "repair"]
+VERBS = [*ITEMS, *LEARNING, "seal", "compact", "build-rescoring", "snapshot", "stats", "audit", "verify", "repair"]
 GUIDE = (Path(__file__).parents[2] / "docs" / "collection.md").read_text()
 
 
@@ -494,6 +494,21 @@ def test_seal_compact_and_stats(films: Path) -> None:
 
 
 @pytest.mark.medium
+def test_build_rescoring(films: Path, tmp_path: Path) -> None:
+    path, rows = tmp_path / "plain", (tmp_path / "rows.jsonl").read_text().splitlines(keepends=True)
+    call_json("create", path, "--dim", 16, "--init-rows", 300, "--rescore-bits", 0)
+    call_json("add", path, tmp_path / "rows.jsonl")
+    (tmp_path / "some.jsonl").write_text("".join(rows[:250]))
+    (tmp_path / "others.jsonl").write_text("".join(rows[240:]))
+    assert call("build-rescoring", path)[0] == Conflict.exit_code
+    expected = {"missing": 350, "rescore_bits": 0}
+    assert call_json("build-rescoring", path, tmp_path / "some.jsonl", "--chunk", 100, "--rescore-bits", 2) == expected
+    assert "350 items left" in call("build-rescoring", path, tmp_path / "some.jsonl")[1]
+    assert call_json("build-rescoring", path, tmp_path / "others.jsonl") == {"missing": 0, "rescore_bits": 2}
+    assert "2 bits" in call("build-rescoring", path)[1] and call_json("verify", path) == {"problems": []}
+    assert call("build-rescoring", films, "--rescore-bits", 1)[0] == Conflict.exit_code
+
+
 def test_compact_at_a_running_server(films: Path, tmp_path: Path) -> None:
     call_json("delete", films, "r0", "r1", "r2")
     with serve_command(tmp_path / "log", films) as server:

@@ -53,6 +53,7 @@ remove-labels films sky 1
 delete films 1 nosuch
 seal films
 compact films
+build-rescoring films
 snapshot films copy
 audit films
 verify films

@@ -36,7 +36,7 @@ from stillhash.errors import (
 from stillhash.server import Keys, Settings
 from tests.client.awaited_client import CLIENTS
 from tests.client.scripted_server import answering, response
-from tests.collection.fixtures import BITS, DIM, INIT, LEARN, some_rows
+from tests.collection.fixtures import BITS, DIM, INIT, LEARN, begin, some_rows
 from tests.contracts.collections import QUERIES, X
 from tests.server.live_server import live_server
 
@@ -156,6 +156,21 @@ def test_compact_waits_for_the_task_and_raises_its_error(
     monkeypatch.setattr(Collection, "compact", lambda *_, **__: (_ for _ in ()).throw(Conflict("compact: taken")))
     with pytest.raises(Conflict, match="taken"):
         client.compact()
+
+
+def test_rescoring_codes_are_built_of_features_that_are_sent_again(tmp_path: Path, new_client: Any) -> None:
+    rows = some_rows(400)
+    collection, _ = begin(tmp_path / "c", 400, rescore_bits=0)
+    with live_server({"c": collection}) as server, new_client(server.url) as client:
+        assert client.build_rescoring(range(300), rows.X[:300], rescore_bits=2) == 100
+        with pytest.raises(Conflict, match="100 of 400 items"):
+            client.build_rescoring()
+        with pytest.raises(InvalidInput, match=r"^features"):
+            client.build_rescoring(range(300, 400), rows.X[:100])
+        assert client.build_rescoring(range(300, 400), rows.X[300:]) == 0
+        shares = list[float]()
+        assert client.build_rescoring(progress=shares.append) == 0 and shares == sorted(shares)
+        assert client.stats()["rescore_bits"] == 2 and client.verify() == []
 
 
 def test_keys_are_sent(tmp_path: Path, new_client: Any) -> None:

@@ -314,6 +314,27 @@ def test_a_collection_that_went_back_is_published_again(
             assert front.get("later") is None
 
 
+def test_rescoring_codes_that_were_built_are_published(index: ClusterIndex, tmp_path: Path) -> None:
+    rows = some_rows(320)
+    with begin(tmp_path / "c", 320, rescore_bits=0)[0] as collection, Publisher(collection, index) as publisher:
+        publisher.publish()
+        with FrontCollection(index.storage.url) as front:
+            check_equal(front, collection)
+            assert collection.build_rescoring(range(320), rows.X) == 0
+            publisher.publish()
+            check_equal(front, collection)
+            before = front.search(rows.X[:5], 20)
+            assert collection.build_rescoring() == 0
+            publisher.publish()
+            check_equal(front, collection)
+            assert front.search(rows.X[:5], 20) != before
+            number, names = publisher.publish().number, [entry.name for entry in index.manifest.segments]
+            collection.relabel([3], [["a"]])
+            assert publisher.publish().number == number + 1
+            check_equal(front, collection)
+            assert [entry.name for entry in index.manifest.segments] == names
+
+
 def test_sources_that_cannot_be_read_are_refused() -> None:
     assert PublishedSource.from_json("") is None
     for text in ("{", "[]", '{"seq": 1}', "3"):

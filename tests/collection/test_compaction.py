@@ -231,6 +231,9 @@ def test_bulk_load_divides_parts_that_are_too_large(tmp_path: Path) -> None:
         collection.add(["new"], X[:1], [["a"]])
         assert collection.seal() and collection.delete([7]) and collection.compact() == 1
         assert len(collection) == 400 == sum(sizes(collection)) and collection.verify() == []
+        assert collection.build_rescoring(range(400), X) == 1
+        assert collection.build_rescoring(["new"], X[:1]) == 0 == collection.build_rescoring()
+        assert collection.stats()["rescore_bits"] == 4 and collection.verify() == []
 
 
 def test_verify_reports_segments_that_overlap(tmp_path: Path) -> None:

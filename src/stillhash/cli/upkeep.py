@@ -13,21 +13,31 @@ import stillhash
 from stillhash.cli.completion import MAX_AUDIT_ENTRIES
 from stillhash.cli.items import SelectAll, SelectedWhere, parse_selection
 from stillhash.cli.options import (
+    IDS_FILE_HELP,
     ITEMS_PANEL,
     LEXICAL_HELP,
+    RESCORE_HELP,
+    ChunkRows,
     CollectionName,
     CollectionPath,
+    IdColumn,
     OptionalPath,
     ServerKey,
+    VectorColumn,
     Where,
+    parse_columns,
 )
-from stillhash.cli.output import AsJson, answer, count_of, progress_bar
+from stillhash.cli.output import AsJson, answer, count_of, for_each_chunk, progress_bar
 from stillhash.errors import BadState, InvalidInput
+
+if TYPE_CHECKING:
+    from stillhash.io import Chunk
 
 app = Typer()
 UPKEEP_PANEL = "Collections: upkeep"
 MAX_LISTED_IDS = 20
 URL_HELP = "A server that has the collection open, in place of PATH."
+GIVEN_HELP = "The features that items were added with, as for add; without it, kept features are read."
 AFTER_HELP = "The first entries past this number, 0 for the oldest; without it the latest ones."
 
 
@@ -175,6 +185,51 @@ def verify(path: CollectionPath, as_json: AsJson = False) -> None:
     answer({"problems": problems}, as_json, "\n".join(problems) or "OK")
     if problems:
         raise Exit(BadState.exit_code)
+
+
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def build_rescoring(
+    path: CollectionPath,
+    file: Annotated[Path | None, Argument(metavar="FILE", help=GIVEN_HELP)] = None,
+    ids: Annotated[Path | None, Option(metavar="FILE", help=IDS_FILE_HELP)] = None,
+    id_column: IdColumn = None,
+    vector_column: VectorColumn = None,
+    rescore_bits: Annotated[int | None, Option(help=f"{RESCORE_HELP} 0 drops those that are not complete.")] = None,
+    chunk: ChunkRows = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """Give a collection rescoring codes that has none: of kept features, or of those in a file.
+
+    Several files may have them, one after another, and each goes on after an interruption. Once all items have a code,
+    searches use them; until then all is as before.
+
+    \b
+    Examples:
+      stillhash build-rescoring films
+      stillhash build-rescoring films rows.jsonl
+      stillhash build-rescoring films vectors.npy --ids ids.txt
+    """
+    from stillhash.io import read_chunks
+
+    with stillhash.open(path) as collection:
+        missing = 0
+        if file is not None:
+            columns = parse_columns(id_column, vector_column, None, None, None)
+            chunks = read_chunks(file, collection.dim, chunk, ids=ids, columns=columns, require_ids=True, first_id=0)
+
+            def build(rows: "Chunk") -> None:
+                nonlocal missing
+                missing = collection.build_rescoring(rows.ids, rows.features, rescore_bits=rescore_bits)
+
+            for_each_chunk(chunks, build, "read")
+        if not missing:
+            with progress_bar("building", 1.0, counts=False) as update:
+                collection.build_rescoring(rescore_bits=rescore_bits, progress=lambda share: update(completed=share))
+        bits = collection.stats()["rescore_bits"]
+    text = f"all items have rescoring codes of {bits} bits per feature" if bits else "no rescoring codes"
+    if missing:
+        text = f"{count_of(missing, 'item')} left without a rescoring code: give the features of these too"
+    answer({"missing": missing, "rescore_bits": bits}, as_json, text)
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)

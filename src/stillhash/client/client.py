@@ -193,6 +193,7 @@ class Client(CollectionRequests):
     stats = blocking(ServerVerbs.stats)
     verify = blocking(ServerVerbs.verify)
     compact = blocking(ServerVerbs.compact)
+    build_rescoring = blocking(ServerVerbs.build_rescoring)
     audit = blocking(ServerVerbs.audit)
     snapshot = blocking(ServerVerbs.snapshot)
     forget = blocking(ServerVerbs.forget)

@@ -11,7 +11,8 @@ from stillhash.client.requests import CollectionRequests, collection_path
 from stillhash.client.serialization import selection_to_json, to_json
 from stillhash.collection.storage.audit import check_actor
 from stillhash.collection.types import AuditEntry, ForgetReport, ItemIds
-from stillhash.collection.validation import ItemFilter
+from stillhash.collection.validation import ItemFilter, check_ids
+from stillhash.errors import InvalidInput
 from stillhash.hashers import DEFAULT_HASHER
 from stillhash.numeric.validation import check_integer
 
@@ -83,6 +84,27 @@ class ServerVerbs(CollectionRequests):
         the share that is done.
         """
         return int((await self._run_task({"kind": "compact"}, progress))["dropped"])
+
+    async def build_rescoring(
+        self,
+        ids: ItemIds | None = None,
+        features: Any = None,
+        *,
+        rescore_bits: int | None = None,
+        progress: Callable[[float], object] | None = None,
+    ) -> int:
+        """Build rescoring codes in a collection that has none; return how many items still have none.
+
+        ids, features: items, with the features that they were added with, any number in a call. Once all items have a
+        code, a call without them lets the collection have them: a task at the server, as `compact` is.
+        """
+        if ids is None and features is None:
+            task = {"kind": "build_rescoring"} | ({} if rescore_bits is None else {"rescore_bits": rescore_bits})
+            return int((await self._run_task(task, progress))["missing"])
+        if ids is None or features is None:
+            raise InvalidInput("features: expected ids with their features, or neither, got one of both")
+        rows, body = await self._features(features), {"ids": check_ids(ids), "rescore_bits": rescore_bits}
+        return int((await self._post("build_rescoring", body, rows))["missing"])
 
     async def audit(self, after: int | None = None, limit: int = 100, *, who: str | None = None) -> list[AuditEntry]:
         """Return the entries of the audit log, the latest last: the latest, or the first past the number `after`."""

@@ -137,7 +137,10 @@ class Publisher:
         forgetting = source is not None and int(get_meta(connection, FORGOTTEN_KEY) or 0) > source.seq
         if forgetting:
             clean_from = manifest.number + 1
-        if source is not None and source.seq > seq:  # it was restored from a copy, whose rows may be others
+        built = self._store.rescoring is not None and not all(one.rescoring_checksum for one in manifest.segments)
+        if source is not None and (source.seq > seq or built):
+            # Restored from a copy, whose rows may be others; or with rescoring codes, which segments lack that were
+            # published before these were built.
             manifest, source = cleared(manifest)._replace(patches=()), None
         if source is not None and source.seq < seq:
             manifest = self._change_rows(manifest, connection, source, generation, forgetting)

@@ -56,6 +56,7 @@ from stillhash.collection.maintenance.compaction import ReportRows, compact
 from stillhash.collection.maintenance.duplicates import check_likeness, find_duplicates, read_compared
 from stillhash.collection.maintenance.forgetting import forget
 from stillhash.collection.maintenance.repair import RepairReport, repair, verify_store
+from stillhash.collection.maintenance.rescoring import build_all, build_some
 from stillhash.collection.ranking import DEFAULT_DEPTH, HYBRID_RANKING, WORDS_RANKING, fuse_ranks, rank_page, rank_words
 from stillhash.collection.read_view import ReadView, Snapshot
 from stillhash.collection.searching import Searchable
@@ -559,10 +560,10 @@ class Collection(Searchable):
         called with the share that is done. By distance it is exact; by cosine one pair in a thousand may be missed
         where there are more than 8,192 items. TooLarge where it would take hours. Searches and writes go on meanwhile.
         """
-        likeness = check_likeness(self._store.settings, cosine, distance)
         check_integer(limit, "limit", 1)
         condition = None if where is None else compile_filter(where)
         with self._view.pinned(condition) as snapshot:
+            likeness = check_likeness(self._store.settings, cosine, distance)
             compared = read_compared(self._store, snapshot, likeness)
         return find_duplicates(self._store, compared, limit, progress)
 
@@ -907,6 +908,40 @@ class Collection(Searchable):
         with self._writer.compaction_lock:
             self._store.db.check_writer()
             return compact(self._store, self._view, self._writer.lock, progress).dropped
+
+    def build_rescoring(
+        self,
+        ids: ItemIds | None = None,
+        features: Any = None,
+        *,
+        rescore_bits: int | None = None,
+        progress: ShareProgress | None = None,
+    ) -> int:
+        """Build rescoring codes in a collection that has none; return how many items still have none.
+
+        ids, features: items, and again the features that they were added with: any number in a call, in any order. Each
+            call is on disk when it returns. Items that have a code already, or that do not exist, are skipped. If the
+            short code of an item is of other features, nothing of the call is stored.
+        rescore_bits: as for `stillhash.open`; others than before start again, and 0 drops what was built.
+        progress: called with the share that is done; an error that it raises ends this, and what was built stays.
+
+        A call without ids and features builds the codes of items whose features are kept. Once all items have one, it
+        lets the collection have them, in one commit; until then, searches and writes are as before. By the default
+        method, what is learnt is then of the labels that items have now, and no longer of rows that `learn` got.
+        """
+        if (ids is None) != (features is None):
+            raise InvalidInput("features: expected ids with their features, or neither, got one of both")
+        self._store.db.check_writer()
+        if ids is None:
+            meter, locks = ShareMeter(progress), (self._writer.compaction_lock, self._writer.lock)
+            with meter.cancellable():
+                build_all(self._store, self._trainer, *locks, rescore_bits, meter)
+                meter.finish()
+            return 0
+        names, rows = check_ids(ids), self._input.rows(features, None)
+        if len(names) != len(rows.features):
+            raise InvalidInput(f"features: expected a row for each of {len(names)} ids, got {len(rows.features)}")
+        return build_some(self._store, self._trainer, self._writer.lock, names, rows.features, rescore_bits)
 
     def repair(self) -> RepairReport:
         """Repair the files, as `stillhash.repair` does, which also works where the collection cannot be opened.

@@ -18,7 +18,7 @@ from stillhash.collection.learning.models import load_functions, load_model
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.items import ItemContent, RowNumbers, labelled_share
 from stillhash.collection.storage.row_arrays import find_lost, round_to_half
-from stillhash.collection.storage.schema import batches, get_meta, parsing
+from stillhash.collection.storage.schema import RESCORING_FORMAT, batches, get_meta, parsing
 from stillhash.collection.storage.segments import CodedRows, CodeTable, Segment, SegmentRecord
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.votes import SourceShares, VotedRows
@@ -361,6 +361,9 @@ class ReadView:
         generation = get_meta(connection, "generation")
         if generation != self._generation:
             since = -1
+            rescorer = self.store.rescorer if get_meta(connection, "format") == RESCORING_FORMAT else None
+            if self._rescoring is None and rescorer is not None:  # they were built by now
+                self._rescoring = RescoringCodes(rescorer.width)
             previous = self._index
             self._index, self._last_row = self._map_segments(connection)
             self._generation = generation
@@ -380,7 +383,8 @@ class ReadView:
             self._version, self._model = version, load_model(self.store, connection, version)
             self._source_shares = self.store.votes.source_shares(connection, version)
             self._page = None
-        if self._functions is not None and self.store.rescorer is not None:
+        if self._functions is not None and self._rescoring is not None:
+            assert self.store.rescorer is not None
             page = self._page or self._functions.page_model(self._model, self.store.rescorer)
             self._page = page._replace(labelled_share=labelled_share(connection))
 

@@ -18,6 +18,7 @@ from stillhash.collection.read_view import ReadView
 from stillhash.collection.storage.audit import Change
 from stillhash.collection.storage.bitmaps import list_rows
 from stillhash.collection.storage.items import change_metadata, list_row_ids, set_metadata
+from stillhash.collection.storage.rescoring_build import add_built, new_rescore_bits
 from stillhash.collection.storage.row_arrays import round_features
 from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.store import Store
@@ -32,6 +33,7 @@ from stillhash.collection.validation import (
 )
 from stillhash.errors import InvalidInput, StillhashError
 from stillhash.numeric.codes import feature_digests
+from stillhash.numeric.rescoring import Rescorer
 
 MAX_SELECTED = 16_384  # items that meet a condition are changed this many at a time
 MAX_RELABELLED, MAX_RELABELLED_BYTES = 1 << 18, 1 << 28  # bounds of the items, and their features, learnt at a time
@@ -95,6 +97,9 @@ class Writer:
                 self.store.rescoring.add(connection, np.asarray(numbers), rescoring_codes)
                 if self.store.summed_rows is not None:  # which are sums over these
                     rows = rows._replace(features=rescoring_codes)
+            elif (bits := new_rescore_bits(connection)) is not None:
+                rescorer = Rescorer(self.store.settings["dim"], bits)
+                add_built(connection, numbers, self.trainer.rescoring_codes(connection, rows, codes, rescorer))
         if learn:
             self.trainer.learn_items(connection, numbers, rows, codes)
         elif self.store.summed_rows is not None:

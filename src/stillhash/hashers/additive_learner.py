@@ -69,6 +69,14 @@ class AdditiveLearner(LabelledCodes):
         learner.stats_, learner._solved = self._empty(), None
         return learner
 
+    def with_rescore_bits(self, bits: int) -> Self:
+        """Return a hasher with the same hash functions that learns from rescoring codes, and has learnt nothing."""
+        learner = copy.copy(self)
+        learner.rescore_bits = bits
+        learner._derive()
+        learner.stats_ = learner._empty()
+        return learner
+
     def _empty(self) -> SufficientStats:
         return SufficientStats(self.n_features_in_, self.bits, **self._sums())
 

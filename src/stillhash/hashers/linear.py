@@ -131,7 +131,7 @@ class LinearHasher(Hasher):
             elif not fixed:
                 certainty = _certainty(predicted, model.query_length)
             strength = np.float32(share) * certainty
-            power = model.power if 1 - model.plain_share >= MANY_LABELLED else model.power + 0.5
+            power = model.power if page.labelled_share >= MANY_LABELLED else model.power + 0.5
             rescored = rescored._replace(
                 labels=unit_rows(half_power(predicted, power)),
                 strength=strength if fixed else strength**2,

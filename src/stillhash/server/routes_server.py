@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -119,6 +120,16 @@ async def audit(
 async def verify(executor: ExecutorParam) -> schemas.VerifyResponse:
     """Check everything that is stored, and list the problems."""
     return schemas.VerifyResponse(problems=await executor.read(Collection.verify, "upkeep"))
+
+
+@admin_router.post("/build_rescoring")
+async def build_rescoring(executor: ExecutorParam, body: schemas.BuildRescoringBody) -> schemas.MissingResponse:
+    """Build rescoring codes of items in a collection that has none, by the features that they were added with.
+
+    Once all items have one, a task `build_rescoring` lets the collection have them.
+    """
+    missing = await executor.write(partial(Collection.build_rescoring, **vars(body)))
+    return schemas.MissingResponse(missing=missing)
 
 
 @admin_router.post("/snapshot")

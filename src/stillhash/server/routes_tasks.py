@@ -28,16 +28,24 @@ from stillhash.server.write_queue import CollectionExecutor
 #
 # Copies go to the server's folder of snapshots.
 
-TaskKind = Literal["verify", "compact", "snapshot", "export"]
+TaskKind = Literal["verify", "compact", "build_rescoring", "snapshot", "export"]
 TASK_KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 
 
-def start_upkeep(executor: CollectionExecutor, settings: Settings, kind: TaskKind, format: str | None = None) -> Task:
+def start_upkeep(
+    executor: CollectionExecutor,
+    settings: Settings,
+    kind: TaskKind,
+    format: str | None = None,
+    rescore_bits: int | None = None,
+) -> Task:
     """Start a task of one of these kinds; `format` is that of an export, jsonl by default."""
     if kind == "verify":
         return executor.tasks.start(kind, "Verify", verify_work)
     if kind == "compact":
         return executor.tasks.start(kind, "Compact", compact_work)
+    if kind == "build_rescoring":
+        return executor.tasks.start(kind, "Build rescoring codes", partial(rescoring_work, rescore_bits=rescore_bits))
     folder, name = snapshots_folder(settings), copy_name(executor.name)
     if kind == "snapshot":
         return executor.tasks.start(kind, "Snapshot", partial(snapshot_work, path=folder / name))
@@ -70,6 +78,12 @@ def compact_work(collection: Collection, report: Report) -> dict[str, Any]:
         report(done / max(1, total), f"{done:,} of {total:,} rows")
 
     return {"dropped": collection.compact(progress=progress)}
+
+
+def rescoring_work(collection: Collection, report: Report, rescore_bits: int | None) -> dict[str, Any]:
+    """Give the collection rescoring codes. One that is cancelled leaves the codes that it has built."""
+    report(0, "encoding kept features, and writing all codes")
+    return {"missing": collection.build_rescoring(rescore_bits=rescore_bits, progress=report)}
 
 
 def snapshot_work(collection: Collection, report: Report, path: Path) -> dict[str, Any]:
@@ -111,6 +125,7 @@ ExportFormatName = Literal["jsonl", "parquet"]
 class StartTaskBody(RequestBody):
     kind: TaskKind
     format: Annotated[ExportFormatName | None, Field(description="Of an export; jsonl by default.")] = None
+    rescore_bits: Annotated[StrictInt | None, Field(description="Of build_rescoring; as of a new collection.")] = None
 
 
 class TaskError(BaseModel):
@@ -156,11 +171,11 @@ TaskParam = Annotated[Task, Depends(get_task)]
 
 @admin_router.post("/tasks")
 async def start_task(request: Request, executor: ExecutorParam, body: StartTaskBody) -> TaskResponse:
-    """Start to verify, compact, snapshot or export the collection.
+    """Start to verify, compact, snapshot or export the collection, or to give it rescoring codes.
 
     Snapshots and exports go to the server's folder for them.
     """
-    return TaskResponse.of(start_upkeep(executor, app_state(request).settings, body.kind, body.format))
+    return TaskResponse.of(start_upkeep(executor, app_state(request).settings, **vars(body)))
 
 
 @read_router.get("/tasks")

@@ -121,6 +121,13 @@ class IdsBody(RequestBody):
     ids: JsonIds
 
 
+class BuildRescoringBody(RequestBody):
+    raw_field = row_field = "features"
+    ids: JsonIds
+    features: FeatureRows
+    rescore_bits: Annotated[StrictInt | None, Field(description="As of a new collection; others start again.")] = None
+
+
 class DeleteBody(RequestBody):
     ids: Annotated[list[JsonId] | None, Field(description="Either ids or where.", examples=[["a", 7]])] = None
     where: Annotated[
@@ -248,6 +255,10 @@ class IdsResponse(BaseModel):
 
 class CountResponse(BaseModel):
     count: int
+
+
+class MissingResponse(BaseModel):
+    missing: Annotated[int, Field(description="Items that still have none.")]
 
 
 class VersionResponse(BaseModel):

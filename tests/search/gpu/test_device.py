@@ -56,12 +56,10 @@ def test_serve_refuses_an_unknown_device(tmp_path: Path) -> None:
 
 def fill(path: Path) -> None:
     rng = np.random.default_rng(0)
+    X = rng.standard_normal((2000, 16)).astype(np.float32)
+    labels = [["left" if x[0] < 0 else "right", "low" if x[1] < 0 else "high"] for x in X]
     with stillhash.open(path, 16, 64, init_rows=300) as collection:
-        collection.add(
-            range(2000),
-            rng.standard_normal((2000, 16)).astype(np.float32),
-            metadata=[{"n": i % 9} for i in range(2000)],
-        )
+        collection.add(range(2000), X, labels, [{"n": i % 9} for i in range(2000)])
         collection.compact()
         collection.add(range(2000, 2600), rng.standard_normal((600, 16)).astype(np.float32), metadata=[{"n": 1}] * 600)
         collection.delete(range(100, 300))
@@ -70,7 +68,7 @@ def fill(path: Path) -> None:
 def answers(collection: stillhash.Collection) -> list[object]:
     queries = np.random.default_rng(1).standard_normal((6, 16)).astype(np.float32)
     found = [collection.search(queries, 10), collection.search(queries, 10, where={"n": 3})]
-    return [[(hit.id, hit.score) for hit in answer.hits] for part in found for answer in part]
+    return [[(hit.id, hit.score, hit.placed) for hit in answer.hits] for part in found for answer in part]
 
 
 @pytest.mark.parametrize("kind", ["twin", pytest.param("gpu", marks=needs_gpu)])
@@ -83,4 +81,6 @@ def test_a_collection_answers_the_same_on_a_card(kind: str, tmp_path: Path) -> N
     option = {"searcher": TwinScan} if kind == "twin" else {"device": "cuda"}
     with stillhash.open(tmp_path / "a", **option) as collection:
         assert answers(collection) == expected
+        (query,) = collection.reconstruct([7])
+        assert "labels" in {hit.placed for hit in collection.search(query, 10).hits}  # by rescoring codes
         assert collection.stats()["plan"] == "scan"

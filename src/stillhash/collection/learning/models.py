@@ -19,7 +19,7 @@ from stillhash.collection.search_view import ModelStore
 from stillhash.collection.settings import parse_settings
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.learner import CHECKPOINT_SUFFIX, ROWS_AT_ONCE, SummedCodes
-from stillhash.collection.storage.schema import get_meta, parse_json, sums_stored_rows
+from stillhash.collection.storage.schema import get_meta, has_table, parse_json, sums_stored_rows
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
 from stillhash.errors import BadState, StillhashError
@@ -158,7 +158,7 @@ def verify_models(store: Store) -> list[str]:
         files = store.versions.learners(connection).get(current)
         if files:
             checks.append(partial(_check_files, store, connection, files))
-            if store.summed_rows is not None:
+            if store.summed_rows is not None and has_table(connection, "summed_rows"):
                 checks.append(partial(check_sums, store, connection, files))
         return [problem for check in checks if (problem := _problem(check))]
 
@@ -188,17 +188,26 @@ def sum_again(
     """Return a learner with the same hash functions that has learnt what the sums should hold.
 
     given: what has learnt the rows that are no items; None: there are none. Rows whose codes are lost are left out;
-    their numbers are returned too. With a half-life, rows have decayed by the rows that were learnt after them.
+    their numbers are returned too.
+    """
+    again, lost = sum_stored(store, connection, hasher)
+    if given is not None:
+        again.merge(given)
+    again.stats_.unlabelled = hasher.stats_.unlabelled  # rows without labels are counted, not summed
+    return again, lost
+
+
+def sum_stored(store: Store, connection: Connection, hasher: Tally) -> tuple[Tally, RowNumbers]:
+    """Do as `sum_again` with none given, and count no rows without labels but those whose labels are not believed.
+
+    With a half-life, rows have decayed by the rows that were learnt after them.
     """
     assert store.summed_rows is not None
     again, lost, learnt = hasher.without_rows(), [np.empty(0, np.int64)], load_history(connection)["rows"]
-    if given is not None:
-        again.merge(given)
     for rows, without_codes in _held_rows(store, connection):
         _learn(again, rows, learnt)
         lost.append(without_codes)
     _learn(again, store.summed_rows.removals(connection), learnt)
-    again.stats_.unlabelled = hasher.stats_.unlabelled  # rows without labels are counted, not summed
     return again, np.concatenate(lost)
 
 

@@ -21,6 +21,7 @@ from stillhash.collection.learning.models import (
     load_functions,
     load_model,
     model_bytes,
+    sum_stored,
 )
 from stillhash.collection.learning.prequential import Chunk, add_point, evaluate_chunk, load_history, save_history
 from stillhash.collection.learning.votes import MAX_CORRECTED_QUERIES, correct
@@ -46,6 +47,7 @@ from stillhash.files import remove_unlisted
 from stillhash.hashers import Hasher, LinearHasher, Model, Tally
 from stillhash.numeric.codes import feature_digests, signs
 from stillhash.numeric.labels import MIN_ROWS, Labels
+from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Mask, check_integer
 
@@ -126,12 +128,14 @@ class Trainer:
             return self.hasher(connection).encode_checked(rows.features, rows.labels)
         return functions.encode_checked(rows.features)
 
-    def rescoring_codes(self, connection: Connection, rows: LabelledRows, codes: Codes) -> Codes:
-        """Return the rescoring codes of rows with these codes, in a collection that has them, after `fit`.
+    def rescoring_codes(
+        self, connection: Connection, rows: LabelledRows, codes: Codes, rescorer: Rescorer | None = None
+    ) -> Codes:
+        """Return the rescoring codes of rows with these codes, after `fit`; they have a mark where it holds labels.
 
-        They have a mark where the code holds labels.
+        rescorer: of codes that are being built, in a collection that has none yet.
         """
-        functions, rescorer = self.functions(connection), self.store.rescorer
+        functions, rescorer = self.functions(connection), rescorer or self.store.rescorer
         assert functions is not None and rescorer is not None
         rescoring_codes = rescorer.encode(functions.prepare(rows.features), usable_cores())
         held = rows.labels.labelled & self.store.settings["codes_see_labels"]
@@ -139,6 +143,24 @@ class Trainer:
             held[held] = (codes[held] != functions.encode_checked(rows.features[held])).any(axis=1)
             rescoring_codes = rescorer.mark(rescoring_codes, held)
         return rescoring_codes
+
+    def learn_again(self, connection: Connection, hasher: Tally) -> int:
+        """Learn all labelled items, except pending ones, from what is stored of them, and publish a version.
+
+        hasher: with the hash functions of the items; what it has learnt is not gone on from.
+        """
+        store, version = self.store, self.store.versions.next_number(connection)
+        assert store.summed_rows is not None and store.rescoring is not None
+        rows = store.summed_rows.begin(connection, load_history(connection)["rows"], version)
+        pending = store.items.pending_rows(connection)
+        store.items.set_pending_codes(connection, pending, store.rescoring.read(connection, pending)[0])
+        learner, _ = sum_stored(store, connection, hasher)
+        learner.count_unlabelled(connection.execute("SELECT count(*) FROM items WHERE labels = '[]'").fetchone()[0])
+        set_meta(connection, "unlabelled", 0)
+        for earlier in store.versions.learners(connection):  # of sums over something else
+            store.versions.set_learner(connection, earlier, None)
+        files = store.learner_files.checkpoint(version, learner)
+        return self._publish(connection, learner, NewVersion("learn again", rows, files))
 
     def learn_items(
         self,

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.lexical import index_words, remove_words
+from stillhash.collection.storage.rescoring_build import drop_built
 from stillhash.collection.storage.schema import (
     LABELLED_KEY,
     batches,
@@ -216,6 +217,7 @@ class ItemTable:
         remove_words(connection, rows)
         for table in ("items", "pending", "pictures", "doubtful_labels", "changed_rows"):
             connection.executemany(f"DELETE FROM {table} WHERE row = ?", ((row,) for row in rows))
+        drop_built(connection, rows)
         set_meta(connection, "items", get_meta(connection, "items") - len(rows))
         _add_labelled(connection, -labelled)
         return [name for name in ids if name in existing]
@@ -400,9 +402,9 @@ class ItemTable:
         connection.executemany("DELETE FROM pending WHERE row = ?", ((row,) for row in numbers))
 
     def set_pending_codes(self, connection: Connection, numbers: RowNumbers, rescoring_codes: Codes) -> None:
-        """Give pending rows that waited for hash functions their rescoring codes in place of their features."""
+        """Give pending rows their rescoring codes in place of their features."""
         values = zip(_blobs(rescoring_codes, len(numbers)), numbers.tolist(), strict=True)
-        connection.executemany("UPDATE pending SET features = ? WHERE row = ?", values)
+        connection.executemany("UPDATE pending SET features = ?, own_features = 1 WHERE row = ?", values)
 
     @parsing("pending")
     def remove_pending(

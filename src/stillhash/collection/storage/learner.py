@@ -151,6 +151,27 @@ class SummedRowTable:
         )
         connection.executemany(sql, ((*entry, version) for entry in entries))
 
+    def begin(self, connection: Connection, learnt: int, version: int) -> int:
+        """Record that the sums of a new version hold all labelled items, except pending ones; return how many.
+
+        learnt: how many labelled rows were learnt before. Rows that earlier versions have learnt keep the first of
+        those where it is known; where it is not, any version may have learnt any item.
+        """
+        first, known = "0", "1"
+        if has_table(connection, "learnt_rows"):
+            first = "ifnull((SELECT min(version) FROM learnt_rows WHERE row = items.row), :version)"
+            known = "row IN (SELECT row FROM learnt_rows)"
+        count = "max(0, :learnt - count(*) OVER () + row_number() OVER (ORDER BY row))"
+        values = {"learnt": learnt, "version": version, "none": NO_LABELS}
+        sql = (
+            f"INSERT INTO summed_rows SELECT row, labels, {count}, {first} FROM items "
+            "WHERE labels != :none AND row NOT IN (SELECT row FROM pending WHERE row NOT NULL)"
+        )
+        held = connection.execute(sql, values).rowcount
+        others = f"{known} AND row NOT IN (SELECT row FROM summed_rows)"
+        connection.execute(f"INSERT INTO summed_rows SELECT row, :none, 0, {first} FROM items WHERE {others}", values)
+        return held
+
     @parsing("summed_rows")
     def held(self, connection: Connection, rows: Sequence[int]) -> SummedRows:
         """Return those of these rows that the sums hold."""
@@ -231,6 +252,7 @@ class SummedRowTable:
         )
         return SummedCodes(rescoring_codes, codes, [row[2] for row in rows], [int(row[3]) for row in rows])
 
+    @parsing("other_summed_rows")
     def count_others(self, connection: Connection) -> int:
         """Count the rows that the sums hold besides these, which cannot be taken out."""
         return int(get_meta(connection, OTHERS_KEY) or 0)

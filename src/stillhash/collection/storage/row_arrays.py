@@ -152,13 +152,18 @@ class RowArrayTable:
 
     def write(self, connection: Connection, segment: Path, number: int, numbers: RowNumbers) -> None:
         """Write the file of a new segment of these rows; it is on disk when this returns."""
-        write_sealed(segment.with_name(self.file(segment.name)), self._parts(connection, number, numbers))
+        self.write_values(segment, number, numbers, lambda rows: self.read(connection, rows)[0])
 
-    def _parts(self, connection: Connection, number: int, numbers: RowNumbers) -> Iterator[bytes]:
+    def write_values(
+        self, segment: Path, number: int, numbers: RowNumbers, read: Callable[[RowNumbers], NDArray[Any]]
+    ) -> None:
+        """Write the file of a segment of these rows, whose values a function reads, some at a time."""
+        write_sealed(segment.with_name(self.file(segment.name)), self._parts(number, numbers, read))
+
+    def _parts(self, number: int, numbers: RowNumbers, read: Callable[[RowNumbers], NDArray[Any]]) -> Iterator[bytes]:
         yield self._header(number, len(numbers))
         for start in range(0, len(numbers), ROWS_PER_PART):
-            values, _ = self.read(connection, numbers[start : start + ROWS_PER_PART])
-            yield np.asarray(values, self._dtype).tobytes()
+            yield np.asarray(read(numbers[start : start + ROWS_PER_PART]), self._dtype).tobytes()
 
     def clear(self, connection: Connection) -> None:
         """Drop all rows of the table: files hold those of all items now."""

@@ -9,6 +9,7 @@ A write is one transaction; when it returns, it is on disk. `seq` counts commits
 and deletions of later commits.
 """
 
+import copy
 import json
 import os
 import sqlite3
@@ -16,7 +17,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
@@ -36,18 +37,21 @@ from stillhash.collection.storage.database import (
 from stillhash.collection.storage.items import DoubtfulLabelTable, ItemTable, RowNumbers
 from stillhash.collection.storage.learner import LearnerFiles, LearntRowTable, SummedRowTable
 from stillhash.collection.storage.lexical import check_new_field, merge_lexical
+from stillhash.collection.storage.rescoring_build import end_build
 from stillhash.collection.storage.row_arrays import FEATURES, RESCORING, RowArrayTable
 from stillhash.collection.storage.schema import (
     COMPACTED_FORMAT,
     COUNTERS,
     LABELLED_KEY,
     LEXICAL_KEY,
+    OPTIONAL_TABLES,
     READABLE_FORMATS,
     RESCORING_FORMAT,
     STORE_FORMAT,
     count_rows,
     create_script,
     get_meta,
+    has_table,
     is_fitted,
     optional_tables,
     set_meta,
@@ -157,11 +161,10 @@ class Store:
 
     def __init__(self, path: Path, *, writer: bool, wait: float = 0.0) -> None:
         self.path, self.read_only = path, not writer
-        self.settings: dict[str, Any]
         check_exists(path)
         check_folders(path)
         self.db = Database(path, writer=writer, wait=wait)
-        self.reading = self.db.reading
+        self._settings_lock = threading.Lock()
         self._close_at_exit = weakref.finalize(self, self.db.close)
         self._files_checked = not writer
         try:
@@ -169,28 +172,16 @@ class Store:
                 version = get_meta(connection, "format")
                 if version not in READABLE_FORMATS:
                     raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version!r:.100}")
-                self.settings = parse_settings(get_meta(connection, "settings"))
+                settings = parse_settings(get_meta(connection, "settings"))
                 collection = check_id(get_meta(connection, "collection"))
-            self.codes = CodeTable(path / "segments", self.settings["bits"], collection)
-            self.versions = VersionTable(self.settings["keep_versions"])
+            self.codes = CodeTable(path / "segments", settings["bits"], collection)
+            self.versions = VersionTable(settings["keep_versions"])
             self.doubtful_labels = DoubtfulLabelTable()
             self.audit = AuditTable()
-            tables = optional_tables(self.settings)
-            dim, rescore_bits = self.settings["dim"], self.settings["rescore_bits"]
-            self.features = RowArrayTable(FEATURES, dim, self.codes) if "features" in tables else None
-            self.rescorer = Rescorer(dim, rescore_bits) if rescore_bits else None
-            width = 0 if self.rescorer is None else self.rescorer.width
-            self.rescoring = RowArrayTable(RESCORING, width, self.codes) if "rescoring" in tables else None
-            self.items = ItemTable(dim, self.settings["bits"], width if "summed_rows" in tables else 0)
-            self.row_arrays = [table for table in (self.features, self.rescoring) if table is not None]
-            self.seal_rows = SEAL_ROWS  # unsealed rows that the writer makes a segment of; fewer if they take much
-            if width:
-                self.seal_rows = min(SEAL_ROWS, max(MIN_SEAL_ROWS, MAX_UNSEALED_BYTES // width))
-            self.segment_writer = SegmentWriter(self.codes, self.row_arrays, self.settings["filter_fields"])
-            self.learnt_rows = LearntRowTable() if "learnt_rows" in tables else None
-            self.summed_rows = SummedRowTable(width, self.settings["bits"]) if "summed_rows" in tables else None
-            self.votes = VoteTable(self.settings["source_cap"])
+            self.votes = VoteTable(settings["source_cap"])
             self.learner_files = LearnerFiles(path / "learner")
+            self.rescoring: RowArrayTable | None = None
+            self._use(settings)
         except sqlite3.DatabaseError as error:
             self.close()
             raise BadState(f"{path.name}: cannot be read: {error}") from error
@@ -220,15 +211,67 @@ class Store:
                 _create_database(path, script, meta)
         return cls(path, writer=True)
 
+    def _use(self, settings: dict[str, Any]) -> None:
+        """Read and write as these settings say. The only one that ever changes is `rescore_bits`, and it does once."""
+        self.settings = settings
+        tables, dim, rescore_bits = optional_tables(settings), settings["dim"], settings["rescore_bits"]
+        self.features = RowArrayTable(FEATURES, dim, self.codes) if "features" in tables else None
+        self.rescorer = Rescorer(dim, rescore_bits) if rescore_bits else None
+        width = 0 if self.rescorer is None else self.rescorer.width
+        rescoring = RowArrayTable(RESCORING, width, self.codes) if "rescoring" in tables else None
+        self.items = ItemTable(dim, settings["bits"], width if "summed_rows" in tables else 0)
+        self.row_arrays = [table for table in (self.features, rescoring) if table is not None]
+        self.seal_rows = SEAL_ROWS  # unsealed rows that the writer makes a segment of; fewer if they take much
+        if width:
+            self.seal_rows = min(SEAL_ROWS, max(MIN_SEAL_ROWS, MAX_UNSEALED_BYTES // width))
+        self.segment_writer = SegmentWriter(self.codes, self.row_arrays, settings["filter_fields"])
+        self.learnt_rows = LearntRowTable() if "learnt_rows" in tables else None
+        self.summed_rows = SummedRowTable(width, settings["bits"]) if "summed_rows" in tables else None
+        self.rescoring = rescoring  # last, since `_follow` looks at it
+
+    def _follow(self, connection: Connection) -> None:
+        """Use the rescoring codes that the collection has had since some commit, perhaps of another process."""
+        if self.rescoring is None and get_meta(connection, "format") == RESCORING_FORMAT:
+            with self._settings_lock:
+                if self.rescoring is None:
+                    self._use(parse_settings(get_meta(connection, "settings")))
+
     def close(self) -> None:
         """Close the database and release the write lock."""
         self._close_at_exit()
         self.db.close()
 
-    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Read in one transaction: everything in the block is of the same commit."""
+        with self.db.reading() as connection:
+            self._follow(connection)
+            yield connection
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
         """Write in one transaction: all of it is on disk when the block ends, or nothing of it ever was."""
         self._check_writable()
-        return self.db.transaction()
+        with self.db.transaction() as connection:
+            self._follow(connection)
+            yield connection
+
+    def add_rescoring(self, connection: Connection, bits: int) -> "Store":
+        """Let the collection have rescoring codes from this transaction on: their files are written for all segments.
+
+        Returns the store as it then is, for the rest of the transaction; this one follows after its commit.
+        """
+        settings = {**parse_settings(get_meta(connection, "settings")), "rescore_bits": bits}
+        end_build(connection)
+        for name in optional_tables(settings):
+            for statement in OPTIONAL_TABLES[name].split(";") if not has_table(connection, name) else ():
+                connection.execute(statement)
+        set_meta(connection, "settings", json.dumps(settings))
+        set_meta(connection, "format", RESCORING_FORMAT)
+        self.codes.start_over(connection)
+        store = copy.copy(self)
+        store._use(settings)
+        return store
 
     @contextmanager
     def change(self, what: str, rows: int | None = 0, ids: Sequence[Id] = ()) -> Iterator[Change]:
