@@ -38,8 +38,23 @@ def serving(template: Path, tmp_path: Path) -> Iterator[Callable[..., LiveServer
 
 
 @pytest.fixture(scope="module")
-def shared(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """Start one server for all requests that change nothing."""
-    path = copied(template, tmp_path_factory.mktemp("shared") / "c")
-    with live_server({"c": stillhash.open(path)}) as server:
-        yield server
+def sharing(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LiveServer]]:
+    """Start one server of each settings for all requests of a module that change nothing."""
+    servers: list[tuple[dict[str, Any], LiveServer]] = []
+    with ExitStack() as stack:
+
+        def start(**settings: Any) -> LiveServer:
+            for known, server in servers:
+                if known == settings:
+                    return server
+            path = copied(template, tmp_path_factory.mktemp("shared") / "c")
+            server = stack.enter_context(live_server({"c": stillhash.open(path)}, Settings(**settings)))
+            servers.append((settings, server))
+            return server
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared(sharing: Callable[..., LiveServer]) -> LiveServer:
+    return sharing()

@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi import Request
@@ -25,6 +24,8 @@ from tests.support.waiting import until
 
 READ, WRITE = "a-key-that-may-read", "a-key-that-may-write"
 KEYS = Keys((READ, "another-key-that-may-read"), (WRITE,))
+KEY_OF = {role: f"a-key-of-the-role-{role}" for role in ROLES}
+KEYS_BY_ROLE = Keys(**{role: (key,) for role, key in KEY_OF.items()})  # type: ignore[arg-type]
 PATH = "/v1/collections/c"
 READ_ROUTES = [("GET", "/v1/collections"), ("GET", f"{PATH}/count"), ("POST", f"{PATH}/get"), ("GET", "/v1/metrics")]
 WRITE_ROUTES = [("POST", f"{PATH}/delete"), ("POST", f"{PATH}/flush")]
@@ -43,8 +44,8 @@ def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-def test_unknown_keys_are_refused(serving: Callable[..., LiveServer]) -> None:
-    server = serving(keys=KEYS)
+def test_unknown_keys_are_refused(sharing: Callable[..., LiveServer]) -> None:
+    server = sharing(keys=KEYS)
     for method, path in READ_ROUTES + WRITE_ROUTES:
         reply = send(server, method, path)
         assert reply.status == 401 and reply.json["error"] == "Denied" and "key" in reply.json["message"]
@@ -67,8 +68,7 @@ def documented_roles() -> dict[tuple[str, str], str]:
 
 
 def test_every_route_requires_the_documented_role(serving: Callable[..., LiveServer], tmp_path: Path) -> None:
-    keys = {role: f"a-key-of-the-role-{role}" for role in ROLES}
-    server = serving(keys=Keys((keys["read"],), (keys["write"],), feedback=(keys["feedback"],), admin=(keys["admin"],)))
+    server = serving(keys=KEYS_BY_ROLE)
     paths = server.request("GET", "/v1/openapi.json").json["paths"]
     routes = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     documented = documented_roles()
@@ -77,7 +77,7 @@ def test_every_route_requires_the_documented_role(serving: Callable[..., LiveSer
     for (method, path), role in documented.items():
         assert server.request(method, path.replace("{name}", "c")).status == 401, path
         for place, name in enumerate(ROLES):
-            reply = server.request(method, path.replace("{name}", "c"), **bearer(keys[name]))
+            reply = server.request(method, path.replace("{name}", "c"), **bearer(KEY_OF[name]))
             refused = place < ROLES.index(role)
             assert (reply.status == 403) is refused and reply.status not in (401, 500), (path, name, reply)
 
@@ -101,37 +101,37 @@ def test_every_route_requires_the_documented_role(serving: Callable[..., LiveSer
         *((method, path, "admin") for method, path in (("POST", "/c/c/tasks"), ("GET", "/new"), ("POST", "/new"))),
     ],
 )
-def test_pages_require_a_role(serving: Callable[..., LiveServer], method: str, path: str, role: str) -> None:
-    keys = {name: f"a-key-of-the-role-{name}" for name in ROLES}
-    server = serving(keys=Keys((keys["read"],), (keys["write"],), feedback=(keys["feedback"],), admin=(keys["admin"],)))
+def test_pages_require_a_role(sharing: Callable[..., LiveServer], method: str, path: str, role: str) -> None:
+    server = sharing(keys=KEYS_BY_ROLE)
     assert server.request(method, path, hx_request="true").status == 401
     for place, name in enumerate(ROLES):
-        reply = server.request(method, path, b"" if method == "POST" else None, hx_request="true", **bearer(keys[name]))
+        reply = server.request(
+            method, path, b"" if method == "POST" else None, hx_request="true", **bearer(KEY_OF[name])
+        )
         assert (reply.status == 403) is (place < ROLES.index(role)) and reply.status not in (401, 500), name
 
 
-def test_the_page_offers_what_the_key_may_do(serving: Callable[..., LiveServer]) -> None:
-    keys = {role: f"a-key-of-the-role-{role}" for role in ROLES}
-    server = serving(keys=Keys((keys["read"],), (keys["write"],), feedback=(keys["feedback"],), admin=(keys["admin"],)))
+def test_the_page_offers_what_the_key_may_do(sharing: Callable[..., LiveServer]) -> None:
+    server = sharing(keys=KEYS_BY_ROLE)
     offers = [("/c/c?like=7", "/thumb", "feedback"), ("/c/c?like=7", "/labels", "write")]
     offers += [("/c/c/learning", f"/{verb}", "write") for verb in ("tag", "rollback")]
     offers += [("/c/c/collection", "/duplicates", "read"), ("/c/c/collection", "/tasks", "admin")]
     for path, action, role in offers:
         for place, name in enumerate(ROLES):
-            page = server.request("GET", path, **bearer(keys[name])).data.decode()
+            page = server.request("GET", path, **bearer(KEY_OF[name])).data.decode()
             assert (f'hx-post="/c/c{action}"' in page) is (place >= ROLES.index(role)), (path, action, name)
 
 
-def test_health_needs_no_key_and_counts_with_one(serving: Callable[..., LiveServer]) -> None:
-    server = serving(keys=KEYS)
+def test_health_needs_no_key_and_counts_with_one(sharing: Callable[..., LiveServer]) -> None:
+    server = sharing(keys=KEYS)
     for headers in ({}, bearer("nonsense")):
         assert server.request("GET", "/v1/health", **headers).json["collections"] == {}
     assert server.request("GET", "/v1/health", **bearer(READ)).json["collections"] == {"c": 320}
 
 
-def test_the_key_is_checked_first(serving: Callable[..., LiveServer]) -> None:
+def test_the_key_is_checked_first(sharing: Callable[..., LiveServer]) -> None:
     """Without a key, a client learns no names of collections."""
-    server = serving(keys=KEYS)
+    server = sharing(keys=KEYS)
     assert server.request("GET", "/v1/collections/none/count").status == 401
     assert server.request("GET", "/v1/collections/none/count", **bearer(READ)).status == 404
     assert server.request("POST", f"{PATH}/add", b"nonsense").status == 401
@@ -144,14 +144,15 @@ def test_the_key_is_checked_first(serving: Callable[..., LiveServer]) -> None:
 Headers = dict[str, dict[str, str]]
 
 
-@pytest.fixture
-def two(template: Path, tmp_path: Path) -> Iterator[tuple[LiveServer, Headers]]:
+@pytest.fixture(scope="module")
+def two(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveServer, Headers]]:
     """Start a server of cats and dogs; return headers of keys that see dogs, by role, and of some others."""
-    file = tmp_path / "keys"
-    collections = {name: stillhash.open(copied(template, tmp_path / name)) for name in ("cats", "dogs")}
+    folder = tmp_path_factory.mktemp("two")
+    file = folder / "keys"
+    collections = {name: stillhash.open(copied(template, folder / name)) for name in ("cats", "dogs")}
     keys = {role: add_key(file, f"key-{role}", role, ["dogs", "not-served"]) for role in ROLES}
     others = {"all": add_key(file, "all", "read"), "elsewhere": add_key(file, "elsewhere", "admin", ["elsewhere"])}
-    settings = Settings(keys=load_keys(file, {}), snapshots=tmp_path)
+    settings = Settings(keys=load_keys(file, {}), snapshots=folder)
     with live_server(collections, settings) as server:
         yield server, {name: bearer(key) for name, key in {**keys, **others}.items()}
 
@@ -217,19 +218,22 @@ def test_a_key_without_a_collection_of_this_server(two: tuple[LiveServer, Header
     assert reply.status == 404 and b"no collection" in reply.data
 
 
-def logged_requests(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    return [vars(record)["fields"] for record in caplog.records if record.getMessage() == "request"]
+def logged(caplog: pytest.LogCaptureFixture, request_id: str) -> list[logging.LogRecord]:
+    """Return the lines of the requests with this id. A line follows its answer, so others may come meanwhile."""
+    lines = [record for record in caplog.records if record.getMessage() == "request"]
+    return [record for record in lines if vars(record)["fields"]["request_id"] == request_id]
 
 
 def test_the_log_names_the_actor(two: tuple[LiveServer, Headers], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "stillhash.server")
-    server, header = two[0], two[1]["read"]
-    server.request("GET", "/v1/collections/dogs/count", **header)
-    server.request("POST", "/v1/collections/dogs/flush", **header)
-    server.request("GET", "/v1/collections/dogs/count", **bearer("nonsense"))
-    server.request("GET", "/v1/openapi.json")
-    until(lambda: len(logged_requests(caplog)) == 4)  # a line follows its answer
-    assert [(fields["actor"], fields["status"]) for fields in logged_requests(caplog)] == [
+    server, header, named = two[0], two[1]["read"], {"x_request_id": "named"}
+    server.request("GET", "/v1/collections/dogs/count", **named, **header)
+    server.request("POST", "/v1/collections/dogs/flush", **named, **header)
+    server.request("GET", "/v1/collections/dogs/count", **named, **bearer("nonsense"))
+    server.request("GET", "/v1/openapi.json", **named)
+    until(lambda: len(logged(caplog, "named")) == 4)
+    lines = [vars(record)["fields"] for record in logged(caplog, "named")]
+    assert [(fields["actor"], fields["status"]) for fields in lines] == [
         ("key-read", 200),
         ("key-read", 403),
         (None, 401),
@@ -240,19 +244,19 @@ def test_the_log_names_the_actor(two: tuple[LiveServer, Headers], caplog: pytest
 def test_the_log_has_what_the_guide_shows(shared: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
     """The address of the client among it."""
     caplog.set_level(logging.INFO, "stillhash.server")
-    shared.request("GET", f"{PATH}/count")
+    shared.request("GET", f"{PATH}/count", x_request_id="shown")
     shown = re.search(r'^(\{"time".*?"message": "request".*?\})$', GUIDE.read_text(), re.DOTALL | re.MULTILINE)
     assert shown is not None
-    until(lambda: bool(caplog.records))  # the line follows the answer
-    line = json.loads(_JsonFormatter().format(caplog.records[-1]))
+    until(lambda: logged(caplog, "shown"))
+    line = json.loads(_JsonFormatter().format(logged(caplog, "shown")[0]))
     assert line.keys() == json.loads(shown[1]).keys() and line["client"] == "127.0.0.1"
 
 
 def test_actor_is_anonymous_without_keys(shared: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "stillhash.server")
-    shared.request("GET", f"{PATH}/count")
-    until(lambda: len(logged_requests(caplog)) == 1)
-    assert logged_requests(caplog)[0]["actor"] == "anonymous"
+    shared.request("GET", f"{PATH}/count", x_request_id="keyless")
+    until(lambda: logged(caplog, "keyless"))
+    assert vars(logged(caplog, "keyless")[0])["fields"]["actor"] == "anonymous"
     assert actor(Request({"type": "http"})) == "anonymous"
 
 
@@ -272,18 +276,17 @@ def test_localhost_requires_no_keys(host: str) -> None:
     assert is_loopback(host)
 
 
-def test_without_keys_only_localhost_is_answered(serving: Callable[..., LiveServer]) -> None:
-    server = serving()
+def test_without_keys_only_localhost_is_answered(shared: LiveServer) -> None:
     for host in ("localhost", "localhost:8000", "127.0.0.1", "127.0.0.1:1", "[::1]:8000"):
-        assert server.request("GET", "/v1/health", host=host).status == 200, host
+        assert shared.request("GET", "/v1/health", host=host).status == 200, host
     for host in ("evil.example", "evil.example:8000", "localhost.evil.example", "10.0.0.1", "", "[::1", "[", "a:b:c"):
-        reply = server.request("GET", "/v1/health", host=host)
+        reply = shared.request("GET", "/v1/health", host=host)
         assert reply.status == 403 and reply.json["error"] == "Forbidden", host
         assert reply.headers["x-request-id"] == reply.json["request_id"]
 
 
-def test_with_keys_any_host_is_answered(serving: Callable[..., LiveServer]) -> None:
-    server = serving(keys=KEYS)
+def test_with_keys_any_host_is_answered(sharing: Callable[..., LiveServer]) -> None:
+    server = sharing(keys=KEYS)
     for host in ("search.example", "[::1"):
         assert server.request("GET", "/v1/health", host=host, authorization=f"Bearer {READ}").status == 200
 
@@ -340,16 +343,15 @@ def test_rate_zero_is_no_limit_and_clients_are_bounded() -> None:
     assert len(strict) == MAX_CLIENTS and len(free) == 0
 
 
-def test_many_headers_are_refused(serving: Callable[..., LiveServer]) -> None:
-    server = serving()
+def test_many_headers_are_refused(shared: LiveServer) -> None:
     many = {f"x_{number}": "y" for number in range(101)}
-    reply = server.request("GET", "/v1/health", **many)
+    reply = shared.request("GET", "/v1/health", **many)
     assert reply.status == 413 and reply.json["error"] == "TooLarge" and "headers" in reply.json["message"]
-    assert server.request("GET", "/v1/health", **dict(list(many.items())[:80])).status == 200
+    assert shared.request("GET", "/v1/health", **dict(list(many.items())[:80])).status == 200
 
 
-def test_a_redirect_does_not_repeat_the_host(serving: Callable[..., LiveServer]) -> None:
-    server = serving(keys=KEYS)
+def test_a_redirect_does_not_repeat_the_host(sharing: Callable[..., LiveServer]) -> None:
+    server = sharing(keys=KEYS)
     for path in ("/v1/health/", "/login/", "/"):
         reply = server.request("GET", path, host="evil.example", **bearer(READ))
         assert "evil" not in reply.headers.get("location", "/")

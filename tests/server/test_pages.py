@@ -251,14 +251,13 @@ def test_thumb_is_learnt_and_forgotten_by_a_rollback(serving: Callable[..., Live
     assert hits(page) == before and thumbs(page) == []
 
 
-def test_invalid_thumbs_are_refused(serving: Callable[..., LiveServer]) -> None:
-    server = serving()
+def test_invalid_thumbs_are_refused(shared: LiveServer) -> None:
     fields = {"like": "7", "id": "8", "up": "1", "against": "0"}
     for wrong, status in (({"id": "999"}, 404), ({"like": "zzz"}, 404), ({"against": "x"}, 422)):
-        assert post(server, "/c/c/thumb", {**fields, **wrong}, hx_request="true").status == status
-    assert post(server, "/c/c/thumb", fields, origin="http://elsewhere.example").status == 403
-    assert post(server, "/c/c/thumb", {**fields, "id": "x" * 100_000}).status == 413
-    assert server.executor().collection.stats()["feedback"] == 0
+        assert post(shared, "/c/c/thumb", {**fields, **wrong}, hx_request="true").status == status
+    assert post(shared, "/c/c/thumb", fields, origin="http://elsewhere.example").status == 403
+    assert post(shared, "/c/c/thumb", {**fields, "id": "x" * 100_000}).status == 413
+    assert shared.executor().collection.stats()["feedback"] == 0
 
 
 @pytest.mark.medium

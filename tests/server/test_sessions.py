@@ -15,6 +15,7 @@ from stillhash.server.auth import SESSION_COOKIE, Sessions
 from tests.server.live_server import LiveServer, Reply
 
 READ, OTHER = "a-key-that-may-read", "another-key-that-may-read"
+KEYS = Keys(read=(READ,))
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -72,8 +73,8 @@ def test_a_restart_ends_sessions_and_forgets_keys(tmp_path: Path) -> None:
 # ---- over HTTP ----
 
 
-def test_the_cookie_is_not_the_key(serving: Callable[..., LiveServer]) -> None:
-    server = serving(keys=Keys(read=(READ,)))
+def test_the_cookie_is_not_the_key(sharing: Callable[..., LiveServer]) -> None:
+    server = sharing(keys=KEYS)
     replies = [sign_in(server, READ) for _ in range(2)]
     values = [cookie(reply).partition("=")[2] for reply in replies]
     assert len({*values, READ}) == 3
@@ -90,13 +91,13 @@ def test_the_cookie_is_not_the_key(serving: Callable[..., LiveServer]) -> None:
     assert server.request("GET", "/v1/collections/c/count", authorization=bearer).status == 401
 
 
-def test_the_cookie_is_secure_over_https(serving: Callable[..., LiveServer]) -> None:
-    server = serving(keys=Keys(read=(READ,)))
+def test_the_cookie_is_secure_over_https(sharing: Callable[..., LiveServer]) -> None:
+    server = sharing(keys=KEYS)
     assert "; Secure" in sign_in(server, READ, x_forwarded_proto="https").headers["set-cookie"]
 
 
-def test_sign_out_deletes_the_cookie(serving: Callable[..., LiveServer]) -> None:
-    server = serving(keys=Keys(read=(READ,)))
+def test_sign_out_deletes_the_cookie(sharing: Callable[..., LiveServer]) -> None:
+    server = sharing(keys=KEYS)
     session = cookie(sign_in(server, READ))
     page = server.request("GET", "/c/c", cookie=session).data.decode()
     assert 'action="/logout"' in page and ">env-read-1<" in page
@@ -150,7 +151,7 @@ def test_pictures_are_beyond_the_rate_limit_only_for_a_session(serving: Callable
 
 
 @pytest.mark.parametrize("form", [b"", b"key=", b"key=%ff%fe", b"key=\xf0", b"key=a&key=b", b"next=/c/c"])
-def test_any_form_of_a_key_is_answered(serving: Callable[..., LiveServer], form: bytes) -> None:
-    server = serving(keys=Keys(read=(READ,)))
+def test_any_form_of_a_key_is_answered(sharing: Callable[..., LiveServer], form: bytes) -> None:
+    server = sharing(keys=KEYS)
     reply = server.request("POST", "/login", form, content_type=FORM)
     assert reply.status == 401 and "set-cookie" not in reply.headers

@@ -6,7 +6,7 @@ import io
 import json
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -321,17 +321,16 @@ def test_a_collection_that_is_only_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-def test_duplicates(serving: Callable[..., LiveServer]) -> None:
-    server = serving()
-    task = ended(server, server.request("POST", f"{PATH}/duplicates", {"distance": 6}))
-    assert task["result"] == {"cosine": None, "distance": 6, "groups": server.executor().collection.duplicates(6)}
+def test_duplicates(shared: LiveServer) -> None:
+    task = ended(shared, shared.request("POST", f"{PATH}/duplicates", {"distance": 6}))
+    assert task["result"] == {"cosine": None, "distance": 6, "groups": shared.executor().collection.duplicates(6)}
     where = {"$not": {"labels": "nothing"}}
-    task = ended(server, server.request("POST", f"{PATH}/duplicates", {"distance": 6, "where": where, "limit": 1}))
+    task = ended(shared, shared.request("POST", f"{PATH}/duplicates", {"distance": 6, "where": where, "limit": 1}))
     assert task["state"] == "done" and len(task["result"]["groups"]) <= 1
-    task = ended(server, server.request("POST", f"{PATH}/duplicates", {}))
-    assert task["result"] == {"cosine": 0.97, "distance": None, "groups": server.executor().collection.duplicates()}
+    task = ended(shared, shared.request("POST", f"{PATH}/duplicates", {}))
+    assert task["result"] == {"cosine": 0.97, "distance": None, "groups": shared.executor().collection.duplicates()}
     for body in ({"distance": 5000}, {"distance": -1}, {"limit": 0}, {"distance": 64}, {"cosine": 0.9, "distance": 3}):
-        assert server.request("POST", f"{PATH}/duplicates", body).status == 422
+        assert shared.request("POST", f"{PATH}/duplicates", body).status == 422
 
 
 def test_duplicates_before_the_hash_functions(vectors: LiveServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,26 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
+@pytest.fixture(scope="package")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """Start one server for all pages on which nothing is changed."""
+    with serving(tmp_path_factory.mktemp("shared")) as server:
+        yield server
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[LiveServer]:
+    with serving(tmp_path) as server:
+        yield server
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[LiveServer]:
+    """Serve a collection that has learnt, one of a few items, and an empty one."""
     collections = {
-        "toys": fill(tmp_path / "toys"),
-        "few": stillhash.open(tmp_path / "few", 4, 32),
-        "empty": stillhash.open(tmp_path / "empty", 4, 32),
+        "toys": fill(folder / "toys"),
+        "few": stillhash.open(folder / "few", 4, 32),
+        "empty": stillhash.open(folder / "empty", 4, 32),
     }
     collections["few"].add([*range(20)], np.random.default_rng(0).standard_normal((20, 4)), [["a"], ["b"]] * 10)
     with live_server(collections) as server:

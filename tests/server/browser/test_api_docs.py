@@ -11,14 +11,14 @@ from playwright.sync_api import expect
 from tests.server.live_server import LiveServer
 
 
-def test_every_request_is_listed_and_can_be_tried(server: LiveServer, visit: Callable[..., Any]) -> None:
-    page = visit(f"{server.url}/c/toys")
+def test_every_request_is_listed_and_can_be_tried(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{shared.url}/c/toys")
     others: list[str] = []
-    page.on("request", lambda request: None if request.url.startswith(server.url) else others.append(request.url))
+    page.on("request", lambda request: None if request.url.startswith(shared.url) else others.append(request.url))
     page.get_by_role("link", name="HTTP API").click()
     page.wait_for_url("**/docs")
     page.locator("#operations-tag-server").wait_for()
-    description = server.request("GET", "/v1/openapi.json").json
+    description = shared.request("GET", "/v1/openapi.json").json
     for tag in page.locator(".opblock-tag button").all():
         tag.click()
     page.wait_for_function(
@@ -34,8 +34,8 @@ def test_every_request_is_listed_and_can_be_tried(server: LiveServer, visit: Cal
 
 
 @pytest.mark.smoke
-def test_snippet_is_copied(server: LiveServer, visit: Callable[..., Any]) -> None:
-    page = visit(f"{server.url}/c/toys?like=77")
+def test_snippet_is_copied(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{shared.url}/c/toys?like=77")
     page.clock.install(time=0)
     page.clock.pause_at(1000)  # "Copied" is shown for a while, which the test ends
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])

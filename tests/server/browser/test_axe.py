@@ -61,14 +61,14 @@ def come_to_rest(page: Any) -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_pages_break_no_rule(
-    server: LiveServer, visit: Callable[..., Any], theme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: LiveServer, visit: Callable[..., Any], theme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = replace(server.app.state.stillhash.settings, collections_folder=tmp_path)  # so that some can be created
-    monkeypatch.setattr(server.app.state, "stillhash", server.app.state.stillhash._replace(settings=settings))
-    page = visit(server.url, **THEMES[theme])
+    settings = replace(shared.app.state.stillhash.settings, collections_folder=tmp_path)  # so that some can be created
+    monkeypatch.setattr(shared.app.state, "stillhash", shared.app.state.stillhash._replace(settings=settings))
+    page = visit(shared.url, **THEMES[theme])
     problems = {}
     for address in (one for addresses in PAGES.values() for one in addresses):
-        page.goto(server.url + address)
+        page.goto(shared.url + address)
         come_to_rest(page)
         problems[address] = violations(page)
     assert problems == {address: [] for address in problems}
@@ -81,8 +81,8 @@ def test_every_page_is_examined() -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_opened_parts_break_no_rule(server: LiveServer, visit: Callable[..., Any], theme: str) -> None:
-    page = visit(f"{server.url}/c/toys?like=77", **THEMES[theme])
+def test_opened_parts_break_no_rule(shared: LiveServer, visit: Callable[..., Any], theme: str) -> None:
+    page = visit(f"{shared.url}/c/toys?like=77", **THEMES[theme])
     page.locator(".now .why").first.click()
     page.locator("#why[open]").wait_for()
     come_to_rest(page)
@@ -91,7 +91,7 @@ def test_opened_parts_break_no_rule(server: LiveServer, visit: Callable[..., Any
     page.locator("#why:not([open])").wait_for(state="attached")
     page.locator(".snippets summary").click()
     assert violations(page) == []
-    page.goto(f"{server.url}/docs")
+    page.goto(f"{shared.url}/docs")
     page.locator("#operations-tag-search button").first.click()
     page.locator("#operations-search-search_v1_collections__name__search_post button").first.click()
     page.get_by_text("Try it out").first.wait_for()
@@ -99,7 +99,7 @@ def test_opened_parts_break_no_rule(server: LiveServer, visit: Callable[..., Any
     assert violations(page) == []
 
 
-def test_axe_finds_a_violation(server: LiveServer, visit: Callable[..., Any]) -> None:
-    page = visit(f"{server.url}/c/toys")
+def test_axe_finds_a_violation(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{shared.url}/c/toys")
     page.evaluate("document.querySelector('main').insertAdjacentHTML('beforeend', '<button></button><img src=x>')")
     assert {problem.partition(":")[0] for problem in violations(page)} == {"button-name", "image-alt"}

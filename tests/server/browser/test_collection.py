@@ -14,8 +14,8 @@ from tests.support.toys import toy
 
 
 @pytest.mark.smoke
-def test_internals_are_folded_and_collections_selected(server: LiveServer, visit: Callable[..., Any]) -> None:
-    page = visit(f"{server.url}/c/toys/collection")
+def test_internals_are_folded_and_collections_selected(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{shared.url}/c/toys/collection")
     plan = page.locator(".internals dd", has_text="every code is scored")
     expect(plan).to_be_hidden()
     page.locator(".internals summary").click()
@@ -91,7 +91,7 @@ def test_codes_begin_with_the_items_there_are(server: LiveServer, visit: Callabl
     assert server.executor("few").collection.stats()["fitted"]
 
 
-def test_an_empty_collection_says_how_to_begin(server: LiveServer, visit: Callable[..., Any]) -> None:
-    page = visit(f"{server.url}/c/empty/collection")
+def test_an_empty_collection_says_how_to_begin(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{shared.url}/c/empty/collection")
     assert page.locator(".drop").is_visible() and "Client(" in page.locator("main").inner_text()
     assert page.locator("main h1").count() == 1

@@ -75,8 +75,8 @@ def test_curve_is_live_and_a_rollback_restores(server: LiveServer, visit: Callab
     expect(page.locator(".lead")).to_contain_text("0.0 of the first ten hits differ")
 
 
-def test_charts_and_table_show_weighted_means(server: LiveServer, visit: Callable[..., Any]) -> None:
-    curve = collection_of(server).quality()["curve"]
+def test_charts_and_table_show_weighted_means(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    curve = collection_of(shared).quality()["curve"]
     assert len(curve) == 7 and {point["version"] for point in curve} == {2}
     ndcg, before = curve[0]["ndcg"], curve[0]["before"]["ndcg"]
     for n, point in enumerate(curve[1:], 1):
@@ -85,7 +85,7 @@ def test_charts_and_table_show_weighted_means(server: LiveServer, visit: Callabl
             (1 - share) * ndcg + share * point["ndcg"],
             (1 - share) * before + share * point["before"]["ndcg"],
         )
-    page = visit(f"{server.url}/c/toys/learning")
+    page = visit(f"{shared.url}/c/toys/learning")
     page.locator("#curve[data-points='7']").wait_for()
     cell = {
         name: page.locator(f"#values [data-at={name}]") for name in ("rows", "now-ndcg", "before-ndcg", "gain-ndcg")

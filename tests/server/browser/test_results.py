@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -42,15 +41,16 @@ def long_id(row: int) -> str:
     return f"archive/2024/box-17/scan-{row:05d}-front.png"
 
 
-@pytest.fixture
-def gallery(tmp_path: Path) -> Iterator[LiveServer]:
-    """Serve pictures with long ids and many labels, and texts."""
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """Serve pictures with long ids and many labels, and texts, none of which a test changes."""
+    folder = tmp_path_factory.mktemp("gallery")
     X, Y = toy(400, 24, 6)
     labels = [[LABELS[c] for c in np.flatnonzero(y)] for y in Y]
     options: dict[str, Any] = {"init_rows": 300, "learn_rows": 100}
-    pictures = stillhash.open(tmp_path / "pictures", 24, 64, **options)
+    pictures = stillhash.open(folder / "pictures", 24, 64, **options)
     pictures.add([long_id(row) for row in range(400)], X, labels, pictures=[picture(row) for row in range(400)])
-    texts = stillhash.open(tmp_path / "texts", 24, 64, lexical_field="text", **options)
+    texts = stillhash.open(folder / "texts", 24, 64, lexical_field="text", **options)
     words = [f"{'A calm day. ' * (row % 40)}The gull number {row} sat on the pier." for row in range(400)]
     metadata = [{"text": text, "document": f"d{row // 2}.md", "chunk": row % 2} for row, text in enumerate(words)]
     texts.add([f"d{row // 2}.md#{row % 2}" for row in range(400)], X, labels, metadata)
@@ -86,8 +86,8 @@ def box(locator: Any) -> dict[str, float]:
 # ---- now, and before ----
 
 
-def test_before_folds_away(server: LiveServer, visit: Callable[..., Any]) -> None:
-    page = visit(f"{server.url}/c/toys?like=77")
+def test_before_folds_away(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{shared.url}/c/toys?like=77")
     now, then = box(page.locator(".now")), box(page.locator(".then"))
     assert now["x"] < then["x"] and now["width"] > 2 * then["width"]
     page.get_by_role("link", name="Hide").click()
@@ -155,9 +155,9 @@ def test_slider_changes_hits_and_address(server: LiveServer, visit: Callable[...
     assert order(page) == expected_hits(collection, 77, 12) and order(page)[0] != automatic[0]
 
 
-def test_page_works_without_scripts(server: LiveServer, visit: Callable[..., Any]) -> None:
-    collection = collection_of(server)
-    page = visit(f"{server.url}/c/toys?like=77&hits=24", **WIDE, java_script_enabled=False)
+def test_page_works_without_scripts(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    collection = collection_of(shared)
+    page = visit(f"{shared.url}/c/toys?like=77&hits=24", **WIDE, java_script_enabled=False)
     page.locator("#balance").fill("0.3")
     page.get_by_role("button", name="Apply").click()
     page.wait_for_url("**balance=0.3*")
@@ -229,11 +229,11 @@ def test_shared_labels_are_first_and_the_rest_is_counted(gallery: LiveServer, vi
         assert counted > 0
 
 
-def test_labels_lead_where_there_is_no_picture(server: LiveServer, visit: Callable[..., Any]) -> None:
-    page = visit(f"{server.url}/c/toys?like=77")
+def test_labels_lead_where_there_is_no_picture(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{shared.url}/c/toys?like=77")
     card = page.locator(".now .card").first
     assert card.locator("img").count() == 0 and box(card.locator(".chips"))["y"] < box(card.locator(".id"))["y"]
-    labels = next(item.labels for item in collection_of(server).items() if str(item.id) == order(page)[0])
+    labels = next(item.labels for item in collection_of(shared).items() if str(item.id) == order(page)[0])
     shown, rest = card.locator(".look .chip:not(.rest)").all_text_contents(), card.locator(".look .chip.rest")
     assert shown and set(shown) <= set(labels)
     assert len(shown) + rest.count() * int((rest.text_content() or "+0").split()[0]) == len(labels)
@@ -250,9 +250,9 @@ def test_words_of_texts_are_marked(gallery: LiveServer, visit: Callable[..., Any
 # ---- more hits ----
 
 
-def test_more_hits_go_on_where_the_first_end(server: LiveServer, visit: Callable[..., Any]) -> None:
-    page = visit(f"{server.url}/c/toys?like=77")
-    expected = expected_hits(collection_of(server), 77, 180)
+def test_more_hits_go_on_where_the_first_end(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{shared.url}/c/toys?like=77")
+    expected = expected_hits(collection_of(shared), 77, 180)
     assert order(page) == expected[:12]
     for count in (24, 36, 48, 60):
         page.locator("#more").click()
@@ -274,9 +274,9 @@ def test_more_hits_go_on_where_the_first_end(server: LiveServer, visit: Callable
     page.locator("#why:not([open])").wait_for(state="attached")
     page.get_by_role("link", name="Previous 60").click()
     page.wait_for_url(lambda url: "page=" not in url)
-    page.goto(f"{server.url}/c/toys?like=77&page=2")
+    page.goto(f"{shared.url}/c/toys?like=77&page=2")
     assert order(page) == expected[12:24]
-    page.goto(f"{server.url}/c/toys?like=77&page=20&hits=60")
+    page.goto(f"{shared.url}/c/toys?like=77&page=20&hits=60")
     assert "no more hits" in page.locator(".now .state").text_content()
 
 

@@ -34,9 +34,9 @@ def scenes(path: Path) -> stillhash.Collection:
     return collection
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Iterator[LiveServer]:
-    with live_server({"photos": scenes(tmp_path / "photos")}) as server:
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    with live_server({"photos": scenes(tmp_path_factory.mktemp("photos") / "photos")}) as server:
         yield server
 
 
@@ -45,8 +45,8 @@ def listed(page: Any) -> list[str]:
     return names
 
 
-def test_random_item_shows_hits_before_and_after_learning(server: LiveServer, visit: Callable[..., Any]) -> None:
-    page = visit(server.url)
+def test_random_item_shows_hits_before_and_after_learning(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(shared.url)
     assert 0 < page.locator(".starts .card").count() <= 12
     page.get_by_role("link", name="Random item").click()
     page.wait_for_url("**like=**")
@@ -203,16 +203,16 @@ def test_search_works_without_scripts(photos: LiveServer, visit: Callable[..., A
     assert page.locator(".query h2").text_content() == "query.npy" and "Oslo" in page.url
 
 
-def test_vector_is_uploaded_or_pasted(server: LiveServer, visit: Callable[..., Any], tmp_path: Path) -> None:
+def test_vector_is_uploaded_or_pasted(shared: LiveServer, visit: Callable[..., Any], tmp_path: Path) -> None:
     X, _ = toy(1200, 24, 6)
     np.save(tmp_path / "query.npy", X[40])
-    page = visit(f"{server.url}/c/toys")
+    page = visit(f"{shared.url}/c/toys")
     with page.expect_file_chooser() as chooser:
         page.get_by_text("Upload", exact=True).click()
     chooser.value.set_files(tmp_path / "query.npy")  # which searches at once
     page.wait_for_url("**q=**")
     assert page.locator(".query h2").text_content() == "query.npy"
-    assert order(page) == [str(hit.id) for hit in collection_of(server).search(X[40], 12).hits]
+    assert order(page) == [str(hit.id) for hit in collection_of(shared).search(X[40], 12).hits]
     page.get_by_text("Paste a vector", exact=True).click()
     page.locator("#numbers").fill(str(X[40].tolist()))
     page.get_by_role("button", name="Search for this").click()

@@ -130,16 +130,16 @@ def test_without_the_role_nothing_can_be_selected(tmp_path: Path, visit: Callabl
         b"verb=add&items=%5B77%2C%22nobody%22%5D&labels=a",
     ],
 )
-def test_others_are_refused(server: LiveServer, body: bytes) -> None:
-    own = labels_of(collection_of(server), [77])
+def test_others_are_refused(shared: LiveServer, body: bytes) -> None:
+    own = labels_of(collection_of(shared), [77])
     form = {"content_type": "application/x-www-form-urlencoded", "hx_request": "true"}
-    assert server.request("POST", "/c/toys/select", body, **form).status == 422
-    assert labels_of(collection_of(server), [77]) == own
+    assert shared.request("POST", "/c/toys/select", body, **form).status == 422
+    assert labels_of(collection_of(shared), [77]) == own
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_the_bar_lies_over_the_page(server: LiveServer, visit: Callable[..., Any], theme: str) -> None:
-    page = visit(server.url + ADDRESS, **THEMES[theme])
+def test_the_bar_lies_over_the_page(shared: LiveServer, visit: Callable[..., Any], theme: str) -> None:
+    page = visit(shared.url + ADDRESS, **THEMES[theme])
     card = page.locator(".now .card").first
     place = card.evaluate("(card) => card.offsetTop")
     page.locator(".now .select-box input").first.click()

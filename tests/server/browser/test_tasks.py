@@ -100,8 +100,8 @@ def test_a_fault_and_a_full_queue_are_shown(copying: LiveServer, visit: Callable
     slow.end.set()
 
 
-def test_without_a_folder_nothing_is_copied(server: LiveServer, visit: Callable[..., Any]) -> None:
-    page = visit(f"{server.url}/c/toys/collection", **THEMES["phone"])
+def test_without_a_folder_nothing_is_copied(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{shared.url}/c/toys/collection", **THEMES["phone"])
     assert page.locator("#tasks button").all_text_contents() == ["Verify", "Compact"]
     assert page.locator("#tasks code", has_text="--snapshots").count() == 2
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -24,9 +24,9 @@ def open_why(page: Any, number: int, side: str = ".now") -> Any:
 
 
 @pytest.mark.smoke
-def test_it_says_in_words_what_the_model_sees(server: LiveServer, visit: Callable[..., Any]) -> None:
-    page = visit(f"{server.url}/c/toys?like=77")
-    collection = collection_of(server)
+def test_it_says_in_words_what_the_model_sees(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{shared.url}/c/toys?like=77")
+    collection = collection_of(shared)
     hit = order(page)[1]
     answer = collection.search(collection.reconstruct([77])[0], 13, explain=0)
     expected = next(one.explanation for one in answer.hits if str(one.id) == hit)
@@ -41,8 +41,8 @@ def test_it_says_in_words_what_the_model_sees(server: LiveServer, visit: Callabl
     assert why.locator(".ranks dt").all_text_contents() == ["now", "before learning", "Hamming distance"]
 
 
-def test_bits_are_folded_and_escape_returns_the_focus(server: LiveServer, visit: Callable[..., Any]) -> None:
-    page = visit(f"{server.url}/c/toys?like=77")
+def test_bits_are_folded_and_escape_returns_the_focus(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{shared.url}/c/toys?like=77")
     for side in (".now", ".then"):
         why = open_why(page, 1, side)
         assert not why.locator(".bars").is_visible()
@@ -83,8 +83,8 @@ def test_words_are_explained_by_both_ranks(tmp_path: Path, visit: Callable[..., 
         assert "green" in why.locator("blockquote").first.inner_text()
 
 
-def test_it_fits_a_phone(server: LiveServer, visit: Callable[..., Any]) -> None:
-    page = visit(f"{server.url}/c/toys?like=77", **THEMES["phone"])
+def test_it_fits_a_phone(shared: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{shared.url}/c/toys?like=77", **THEMES["phone"])
     why = open_why(page, 0)
     come_to_rest(page)
     box = why.bounding_box()
