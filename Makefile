@@ -13,6 +13,7 @@ export UV_SYSTEM_CERTS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 # What runs with old packages and on other systems, and what `make check` runs; `make test` leaves out nightly tests only.
+# Clusters run on Linux alone.
 PORTABLE := not slow and not nightly and not browser and not cluster and not integrations
 FAST := not medium and $(PORTABLE)
 
@@ -46,7 +47,7 @@ about-test-all:
 LOWEST := build/lowest
 test-lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/uv pip freeze --quiet --python $(LOWEST)/bin/python --exclude-editable
-	$(LOWEST)/bin/pytest -n $(WORKERS) --dist loadgroup -m "$(PORTABLE)" \
+	$(LOWEST)/bin/pytest -n $(WORKERS) --dist loadgroup -m "$(PORTABLE)" --ignore=tests/cluster \
 		-W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning $(ARGS)
 
 $(LOWEST)/.installed: $(SOURCES)
@@ -97,7 +98,7 @@ fast-tests: $(VENV)/.installed
 		$(addprefix --ignore=tests/,benchmarks faults cluster integrations experiments server/browser) $(ARGS)
 
 portable-tests: $(VENV)/.installed
-	$(PYTEST) -m "$(PORTABLE)" $(ARGS)
+	$(PYTEST) -m "$(PORTABLE)" --ignore=tests/cluster $(ARGS)
 
 tests: $(VENV)/.installed chromium
 	$(PYTEST) -m "not nightly and not integrations" --ignore=tests/benchmarks --ignore=tests/faults $(ARGS)

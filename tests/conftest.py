@@ -21,12 +21,7 @@ NEEDS_POSIX = (  # limits of the process, modes of files, signals, links, pipes 
 )
 collect_ignore = list(NEEDS_POSIX) if sys.platform == "win32" else []
 
-NIGHTLY = (
-    "benchmarks",
-    "cluster",
-    "faults",
-    "server/browser",
-)  # folders of which `make test` runs the smoke tests
+NIGHTLY = ("benchmarks", "faults", "server/browser")  # folders of which `make test` runs the smoke tests
 
 # Examples of each property whose test does not say how many; none has more if quick: --hypothesis-profile quick
 for profile, examples in (("quick", 20), ("standard", 100), ("nightly", 500)):
@@ -49,6 +44,11 @@ def pytest_report_header() -> list[str]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"{SEED_VARIABLE}={run_seed()}")
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a test by the length of a long text, not by the text: workers send each other all names."""
+    return f"{argname} of {len(val)}" if isinstance(val, str | bytes) and len(val) > 100 else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

@@ -61,6 +61,11 @@ def test_make_targets_of_workflows_exist() -> None:
     assert targets - MAKE_TARGETS == set()
 
 
+def test_windows_runs_the_portable_tests() -> None:
+    (portable,) = re.findall(r"^PORTABLE := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert f'-m "{portable}" --ignore=tests/cluster' in "".join(commands(dict(jobs())["test.yml: test"]))
+
+
 def test_files_that_workflows_name_exist() -> None:
     named = set()
     for file in WORKFLOWS:
