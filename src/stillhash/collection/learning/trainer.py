@@ -244,6 +244,7 @@ class Trainer:
         summed.remove(connection, held.select(known), rescoring_codes[known], codes[known])
         return int(known.sum())
 
+    @parsing("items")
     def wait_again(self, connection: Connection, rows: RowNumbers) -> None:
         """Let the next step learn these rows as they are now, and take out what they gave; for `repair`."""
         summed, rescoring = self.store.summed_rows, self.store.rescoring

@@ -147,6 +147,7 @@ MAX_LIMIT = 2**63 - 1  # that SQLite takes
 NOT_JUDGED = -1  # in place of the number of a row that is no item, or whose features were rebuilt from its code
 
 
+@parsing(LABELLED_KEY)
 def count_labelled(connection: Connection, *, again: bool = False) -> int:
     """Return how many items have labels; count them if no count is stored, or to compare it."""
     count = get_meta(connection, LABELLED_KEY)

@@ -253,6 +253,7 @@ class SummedRowTable:
         return SummedCodes(rescoring_codes, codes, [row[2] for row in rows], [int(row[3]) for row in rows])
 
     @parsing("other_summed_rows")
+    @parsing(OTHERS_KEY)
     def count_others(self, connection: Connection) -> int:
         """Count the rows that the sums hold besides these, which cannot be taken out."""
         return int(get_meta(connection, OTHERS_KEY) or 0)
