@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stillhash.client.httpx_connections import AsyncConnections
-from stillhash.client.urllib3_connections import BlockingConnections
 
 import stillhash
 from stillhash import Client, Collection
+from stillhash.client.async_client import AsyncConnections
+from stillhash.client.client import BlockingConnections
 from stillhash.client.serialization import row_to_json
 from stillhash.client.transport import FIRST_BACKOFF, MAX_BACKOFF
 from stillhash.errors import (

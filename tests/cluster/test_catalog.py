@@ -31,8 +31,9 @@ class CatalogReader(Searchable):
     @contextmanager
     def pinned(self, condition: Any = None) -> Iterator[Any]:
         with self._collection._view.pinned(condition) as own, self._store.reading() as connection:
-            ours = ("functions", "version", "model", "source_shares", "page_model")
-            state = {name: getattr(self._store, name) for name in ours}
+            state = {name: getattr(self._store, name) for name in ("functions", "version", "model", "source_shares")}
+            share = 0.0 if own.current_page is None else own.current_page.labelled_share
+            state["page_model"] = lambda model: self._store.page_model(model)._replace(labelled_share=share)
             theirs = ("index", "allowed", "count_allowed", "select_allowed", "repeats", "contents", "rank_by_cosine")
             state |= {name: getattr(own, name) for name in (*theirs, "page_items")}
             weigh = lambda Q, model=None: state["functions"].weigh_by(model or state["model"], Q)  # noqa: E731

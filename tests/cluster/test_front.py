@@ -200,6 +200,7 @@ def test_rescoring_codes_that_are_lost(tmp_path: Path) -> None:
     collection.close()
     for file in (tmp_path / "c" / "segments").glob("*.rescoring"):
         file.unlink()
+    stillhash.repair(tmp_path / "c")
     with stillhash.open(tmp_path / "c") as collection:
         collection.add(["late"], *some_rows(1, seed=5), learn=False)  # which has one
         with published(collection, tmp_path / "storage") as (_, front):
