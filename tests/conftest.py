@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,8 +24,10 @@ collect_ignore = list(NEEDS_POSIX) if sys.platform == "win32" else []
 
 NIGHTLY = ("benchmarks", "faults", "server/browser")  # folders of which `make test` runs the smoke tests
 
-# Examples of each property whose test does not say how many; none has more if quick: --hypothesis-profile quick
-for profile, examples in (("quick", 20), ("standard", 100), ("nightly", 500)):
+# Examples of each property whose test does not say how many: --hypothesis-profile quick. Of a test that does, none has
+# more if quick, and every night it has as many times more as the others.
+EXAMPLES = {"quick": 20, "standard": 100, "nightly": 500}
+for profile, examples in EXAMPLES.items():
     settings.register_profile(
         profile, deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.function_scoped_fixture]
     )
@@ -62,8 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("cluster")
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
-        if item.config.getoption("--hypothesis-profile") == "quick":
-            limit_examples(item)
+        scale_examples(getattr(item, "obj", None), item.config.getoption("--hypothesis-profile") or "standard")
         folder = item.path.parent.relative_to(Path(__file__).parent).as_posix()
         is_long = item.get_closest_marker("cluster") or (folder == "cluster" and item.get_closest_marker("slow"))
         if (folder in NIGHTLY or is_long) and not item.get_closest_marker("smoke"):
@@ -77,12 +79,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(groups[0]))
 
 
-def limit_examples(item: pytest.Item) -> None:
-    """Let a property whose test says how many examples it has have no more than the profile."""
-    test = getattr(item, "obj", None)
+def scale_examples(test: Any, profile: str) -> None:
+    """Let a property whose test says how many examples it has follow the profile, too."""
     own = getattr(test, "_hypothesis_internal_use_settings", None)
-    if own is not None and own.max_examples > settings.default.max_examples:
-        test._hypothesis_internal_use_settings = settings(own, max_examples=settings.default.max_examples)
+    if own is None or own.max_examples == EXAMPLES[profile] or hasattr(test, "is_scaled"):
+        return
+    factor = EXAMPLES[profile] // EXAMPLES["standard"]
+    count = own.max_examples * factor if factor else min(own.max_examples, EXAMPLES[profile])
+    test._hypothesis_internal_use_settings = settings(own, max_examples=count)
+    test.is_scaled = True  # once, though it may be of several tests
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
