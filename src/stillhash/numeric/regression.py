@@ -99,8 +99,8 @@ def _solve_positive(A: Doubles, diagonal: Doubles, B: Doubles) -> Doubles:
 # A linear alignment of one feature space with another, from a few hundred items encoded in both.
 #
 # Ridge regression of our directions on theirs: rows less their mean, at unit length, since only directions count for
-# codes. The ridge is chosen by the leave-one-out error, which ridge regression gives without fitting again. It is a step
-# smaller than that of the least error, since a search needs what tells items apart.
+# codes. The ridge is chosen by the leave-one-out error, which ridge regression gives without fitting again. It is a
+# step smaller than that of the least error, since a search needs what tells items apart.
 
 
 RIDGES = 10.0 ** np.arange(-5, 3.5, 0.5)  # in units of the mean eigenvalue
