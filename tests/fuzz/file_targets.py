@@ -16,8 +16,9 @@ import stillhash
 from stillhash import METHODS, hashers
 from stillhash.collection.storage.column_files import ColumnFile
 from stillhash.collection.storage.columns import column_arrays
-from stillhash.collection.storage.database import FRAME_SIZE, PAGE_SIZE, WAL_HEADER, read_wal, wal_sums
 from stillhash.collection.storage.segments import read_segment
+from stillhash.collection.storage.verify_pages import PAGE_SIZE
+from stillhash.collection.storage.wal import FRAME_SIZE, WAL_HEADER, read_wal, wal_sums
 from stillhash.errors import StillhashError
 from stillhash.files import (
     BLOCK_SIZE,
