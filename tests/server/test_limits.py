@@ -314,10 +314,11 @@ def test_long_lines_and_texts_are_refused(shared: LiveServer) -> None:
         (f"{PATH}/ingest", long),
         (f"{PATH}/feedback_many", long),
     ):
-        reply = shared.request("POST", path, body)
+        reply = shared.request("POST", path, body, connection="close")  # as the server does after a refusal
         assert (reply.status, reply.json["error"]) == (413, "TooLarge") and "expected at most" in reply.json["message"]
     upload = b'--x\r\ncontent-disposition: form-data; name="numbers"\r\n\r\n' + b"1 " * (2 << 20) + b"\r\n--x--\r\n"
-    page = shared.request("POST", "/c/c/upload", upload, content_type="multipart/form-data; boundary=x")
+    own = {"content_type": "multipart/form-data; boundary=x", "connection": "close"}
+    page = shared.request("POST", "/c/c/upload", upload, **own)
     assert page.status == 413 and b"expected text of at most" in page.data
 
 
