@@ -54,10 +54,8 @@ def test_it_is_what_the_reference_measures(rescore_bits: int) -> None:
     ranking, entries = hasher.ranking(X[queries]), None
     if hasher.rescorer_ is not None:  # the first page of items without labels
         functions, codes = hasher.functions(), hasher.rescorer_.encode(hasher.prepare(X[sought]))
-        page = functions.page_model(hasher.model(), hasher.rescorer_)
+        page = functions.page_model(hasher.model(), hasher.rescorer_, 0.0)
         ranking = functions.rank_checked(hasher.model(), X[queries], None, page)
-        assert ranking.page is not None
-        ranking = ranking._replace(page=ranking.page._replace(labelled_share=0.0))
         entries = StoredEntries([Entry(x, [], None, None, code) for x, code in zip(X[sought], codes, strict=True)])
     places = np.argsort(rank_all(ranking, hasher.encode(X[sought]), entries), axis=1)
     expected = rank_quality(-places.astype(np.float32), grades).mean(axis=0)
