@@ -11,6 +11,8 @@
 // block of X is transposed once into XT (D, kBlock), which is `a` in all three.
 //
 // Included by one translation unit per instruction set, which defines LANE_BYTES, TILE_ROWS, TILE_VECTORS.
+#include <utility>
+
 #include "fused.inl"
 
 namespace stillhash {
@@ -31,23 +33,29 @@ constexpr int64_t kDepth = 128;  // so that a panel's slice stays in the first-l
 constexpr int kAhead = 8;   // rows of b that are fetched ahead of use
 constexpr int kPanel = 64;  // row stride of the P and A scratch; at least the widest register tile
 
-// c[r][0:N*lanes] += sum_k a[k*ka + r*ra] * b[k*kb + 0:N*lanes]
-template <class T, int Bytes, int R, int N>
-inline void tile(int64_t K, const T* a, int64_t ka, int64_t ra, const T* b, int64_t kb, T* c, int64_t rc) {
+// c[r][0:N*lanes] += sum_k a[k*ka + r*ra] * b[k*kb + 0:N*lanes]; number i of `Tile` is vector i % N of row i / N.
+//
+// Every sum has a constant index of its own, so that it stays in a register: GCC 12 stores the sums of loops over rows
+// and vectors at every step.
+template <class T, int Bytes, int N, int... Tile>
+inline void tile(std::integer_sequence<int, Tile...>, int64_t K, const T* a, int64_t ka, int64_t ra, const T* b,
+                 int64_t kb, T* c, int64_t rc) {
   using V = typename Vector<T, Bytes>::type;
   constexpr int L = Vector<T, Bytes>::lanes;
-  V acc[R][N];
-  for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n) acc[r][n] = *reinterpret_cast<const V*>(c + r * rc + n * L);
+  V sums[] = {*reinterpret_cast<const V*>(c + Tile / N * rc + Tile % N * L)...};
   for (int64_t k = 0; k < K; ++k) {
-    V bv[N];
     __builtin_prefetch(b + (k + kAhead) * kb);
-    for (int n = 0; n < N; ++n) bv[n] = *reinterpret_cast<const V*>(b + k * kb + n * L);
-    for (int r = 0; r < R; ++r)
-      for (int n = 0; n < N; ++n) acc[r][n] = fused(broadcast<V>(a[k * ka + r * ra]), bv[n], acc[r][n]);
+    const T *row = a + k * ka, *columns = b + k * kb;
+    ((sums[Tile] = fused(broadcast<V>(row[Tile / N * ra]), *reinterpret_cast<const V*>(columns + Tile % N * L),
+                         sums[Tile])),
+     ...);
   }
-  for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n) *reinterpret_cast<V*>(c + r * rc + n * L) = acc[r][n];
+  ((*reinterpret_cast<V*>(c + Tile / N * rc + Tile % N * L) = sums[Tile]), ...);
+}
+
+template <class T, int Bytes, int R, int N>
+inline void tile(int64_t K, const T* a, int64_t ka, int64_t ra, const T* b, int64_t kb, T* c, int64_t rc) {
+  tile<T, Bytes, N>(std::make_integer_sequence<int, R * N>(), K, a, ka, ra, b, kb, c, rc);
 }
 
 template <class T, int Bytes, int N>
