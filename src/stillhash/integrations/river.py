@@ -115,10 +115,10 @@ class StillhashTransformer(base.SupervisedTransformer, base.MiniBatchSupervisedT
         X = np.array([self._vector(row) for row in rows], np.float32).reshape(len(rows), len(self._means))
         if self.output == "bits":
             return bits, signs(self._hasher.encode(X), self.bits).astype(np.int8)
-        model, space = self._hasher.model(), self._hasher.label_space()
-        if space is None or model.U is None or model.u is None:
+        model = self._hasher.model()
+        if model.label_names is None or model.U is None or model.u is None:
             return [], np.zeros((len(rows), 0), np.float32)
-        return [f"label={name}" for name in space.names], kernels.project(self._hasher.prepare(X), model.U) + model.u
+        return [f"label={name}" for name in model.label_names], kernels.project(self._hasher.prepare(X), model.U) + model.u
 
     def _vector(self, row: StreamRow) -> Floats:
         """Return the features of a row in their columns, and means where it has none."""

@@ -81,9 +81,9 @@ class LabelJudge:
         self._predictor = None
         if self._sample is None:
             return
-        model, space = hasher.model(), hasher.label_space()
-        if model.U is not None and model.u is not None and space is not None:
-            self._predictor = LabelPredictor(hasher.functions(), model.U, model.u, space.names)
+        model = hasher.model()
+        if model.U is not None and model.u is not None and model.label_names is not None:
+            self._predictor = LabelPredictor(hasher.functions(), model.U, model.u, model.label_names)
 
     def judge(self, rows: Chunk, step: slice) -> None:
         """Measure how well the labels of these rows agree with their features, and store the least plausible."""

@@ -25,7 +25,7 @@ from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.validation import Codes, Floats, Mask
 
-PREQUENTIAL_QUERIES = 64
+PREQUENTIAL_QUERIES = 32
 MIN_LABELLED_ROWS = 20  # of a step that is evaluated
 MAX_CURVE_POINTS = 1000
 
