@@ -116,12 +116,12 @@ class LinearHasher(Hasher):
         """Return how prepared queries rank codes by this score, with a first page by rescoring codes."""
         (share, fixed), similarity = balance, scored.looks
         assert similarity is not None
-        similar = SIMILAR
+        similar = SIMILAR if page.regression is not None else MOST_SIMILAR
         if 0 < model.label_bits < self.bits:  # bits of labels say less of features, in all codes together
             similarity = similarity.copy()
             similarity[:, : model.label_bits] *= np.float32(1 - model.held_share)
             without_labels = 1 - model.label_bits * model.held_share / self.bits
-            similar = round(min(MOST_SIMILAR, SIMILAR / without_labels))  # since fewer bits find less
+            similar = round(min(MOST_SIMILAR, similar / without_labels))  # since fewer bits find less
         queries = page.rescorer.queries(unit_rows(X))
         rescored = RescoredPage(page.rescorer, queries, votes=by_votes, similar=similar)
         if page.regression is not None:

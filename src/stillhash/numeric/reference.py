@@ -414,7 +414,7 @@ NEIGHBOURS = 10  # candidates of the highest cosine, whose labels a query is exp
 NEIGHBOUR_POWER = 8  # a neighbour counts by its cosine to this power
 STORED_WEIGHT = 0.7  # of the labels that an item has now, beside 1 for those that are predicted of it
 SHORT_CODE_WEIGHT = 0.5  # of the labels predicted of a finalist's short code, beside 1 for those of its rescoring code
-FINALISTS = 64  # candidates that are scored again, by all that is known of them
+FINALISTS = 32  # candidates that are scored again, by all that is known of them
 NEAR_COSINE = 0.95  # items from this cosine on are near duplicates: .97, less what the estimate may be off
 NEAREST_COSINE = 0.9  # the nearest item is one from here on: a cosine of .97 may be .93 once the mean is subtracted
 

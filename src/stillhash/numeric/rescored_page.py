@@ -28,7 +28,7 @@ from stillhash.numeric.rescoring import RescoreQueries, Rescorer
 from stillhash.numeric.validation import Codes, Floats
 
 CANDIDATES = 300  # hits by score; other parameters are in reference.py
-SIMILAR, MOST_SIMILAR = 2 * CANDIDATES, 4 * CANDIDATES  # by similarity, the more the fewer bits tell of it
+SIMILAR, MOST_SIMILAR = CANDIDATES, 2 * CANDIDATES  # by similarity, the more the fewer bits tell of it
 
 NONE = np.empty(0, np.float32)
 NO_LABELS = PageLabels(NONE[:, None][:, :0], NONE, np.empty((0, 16, 0), np.float32), NONE, 1.0, NONE)

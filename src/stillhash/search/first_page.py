@@ -93,7 +93,8 @@ def _rescored_page(
     """Return the first k hits where rescoring codes order the page; moved: repeats, liked and disliked ids."""
     (repeats, liked, disliked), grid = moved, snap(ranking.weights)
     assert ranking.page is not None
-    most = max(k + max(map(len, disliked), default=0), CANDIDATES, ranking.page.similar)
+    ordered = max(k + max(map(len, disliked), default=0), CANDIDATES)  # hits whose order by score can matter
+    most = max(ordered, ranking.page.similar)
     hits, similar = _two_searches(index, ranking, max(1, min(most, len(index))), allowed)
     ids = hits.ids[:, :CANDIDATES]
     if similar is not hits.ids or ranking.page.similar > CANDIDATES:
@@ -109,11 +110,11 @@ def _rescored_page(
     ids = ids.copy()
     for on_page, some in zip(ids, every, strict=True):
         on_page[: len(some.ids)][some.page.left_out()] = -1
-    later = hits.ids[:, CANDIDATES:]
+    later = hits.ids[:, CANDIDATES:ordered]
     if later.size:
         later = np.stack([np.where(np.isin(row, on_page), -1, row) for row, on_page in zip(later, ids, strict=True)])
         ids = np.concatenate([ids, later], axis=1)
-        scores = np.concatenate([scores, hits.scores[:, CANDIDATES:]], axis=1)
+        scores = np.concatenate([scores, hits.scores[:, CANDIDATES:ordered]], axis=1)
     arranged = kernels.arrange_page((scores, ids), page.scores, grid, ends, k, page.tiers)
     found = PageHits(*arranged, hits.missing, every)
     for q in range(len(grid)):

@@ -107,7 +107,7 @@ void merge_candidates(const Candidates& candidates, float* scores, int64_t* ids,
 
 namespace {
 
-constexpr int64_t kNeighbours = 10, kFinalists = 64;  // as in numeric/reference.py, and
+constexpr int64_t kNeighbours = 10, kFinalists = 32;  // as in numeric/reference.py, and
 constexpr float kShortCodeWeight = 0.5f, kNearCosine = 0.95f, kNearestCosine = 0.9f;
 constexpr double kStoredWeight = 0.7;
 constexpr int64_t kFinalistsAtOnce = 16;  // so that their levels stay in the cache
