@@ -118,7 +118,9 @@ class StillhashTransformer(base.SupervisedTransformer, base.MiniBatchSupervisedT
         model = self._hasher.model()
         if model.label_names is None or model.U is None or model.u is None:
             return [], np.zeros((len(rows), 0), np.float32)
-        return [f"label={name}" for name in model.label_names], kernels.project(self._hasher.prepare(X), model.U) + model.u
+        return [f"label={name}" for name in model.label_names], kernels.project(
+            self._hasher.prepare(X), model.U
+        ) + model.u
 
     def _vector(self, row: StreamRow) -> Floats:
         """Return the features of a row in their columns, and means where it has none."""
