@@ -6,6 +6,7 @@ What changes of an item is learnt in the same transaction (learning/trainer.py),
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import compress
 from sqlite3 import Connection
 from typing import Any
 
@@ -103,7 +104,8 @@ class Writer:
         if learn:
             self.trainer.learn_items(connection, numbers, rows, codes)
         elif self.store.summed_rows is not None:
-            self.store.summed_rows.set_unlearnt(connection, numbers, unlearnt=True)
+            labelled = compress(numbers, rows.labels.labelled.tolist())
+            self.store.summed_rows.set_unlearnt(connection, labelled, unlearnt=True)
         if fits:
             self.trainer.flush(connection)
         return numbers

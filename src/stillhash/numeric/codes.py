@@ -209,6 +209,7 @@ def _checked(array: NDArray[Any], bits: int | None) -> Codes:
 
 
 NO_DIGEST = 0  # in place of a digest, of rows that have none
+DIGESTED_ROWS = 32  # at a time, so that they stay in the cache
 
 
 @lru_cache(maxsize=8)
@@ -222,6 +223,9 @@ def feature_digests(X: Floats) -> NDArray[np.int64]:
 
     Of rows that differ, two have the same digest with a chance of about 2**-40, or less. -0.0 is the same as 0.0.
     """
-    words = (X + np.float32(0)).view(np.uint32).astype(np.uint64)
-    sums: NDArray[np.uint64] = np.einsum("ij,j->i", words, _multipliers(X.shape[1]))
+    multipliers, sums = _multipliers(X.shape[1]), np.empty(len(X), np.uint64)
+    for start in range(0, len(X), DIGESTED_ROWS):
+        some = slice(start, start + DIGESTED_ROWS)
+        words = (X[some] + np.float32(0)).view(np.uint32).astype(np.uint64)
+        np.einsum("ij,j->i", words, multipliers, out=sums[some])
     return sums.view(np.int64)

@@ -401,7 +401,7 @@ def rotate(X: Array, signs: Array, back: bool) -> Array:
     if _lanes == "numpy":
         return reference.rotate(X, signs, back)
     rotated = np.empty_like(X)
-    native.rotate(X, signs, back, rotated)
+    native.rotate(_lanes, X, signs, back, rotated)
     return rotated
 
 
@@ -414,7 +414,7 @@ def rescore_encode(X: Array, signs: Array, steps: float, bits: int, threads: int
     if _lanes == "numpy":
         return reference.rescore_encode(X, signs, steps, bits)
     codes = np.empty((len(X), bits * ((X.shape[1] + 7) // 8) + 4), np.uint8)
-    native.rescore_encode(X, signs, steps, bits, threads, codes)
+    native.rescore_encode(_lanes, X, signs, steps, bits, threads, codes)
     return codes
 
 

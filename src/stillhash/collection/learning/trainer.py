@@ -53,6 +53,7 @@ from stillhash.numeric.validation import Codes, Mask, check_integer
 
 MIN_INIT_ROWS = 300  # that hash functions are fitted on, unless by `fit`
 MIN_STEP_ROWS = 100
+PREPARED_ROWS = 256  # at a time, so that they stay in the cache until they are encoded
 LEARN_CODES = 65_536  # labelled codes whose signs are in memory at a time
 MAX_STEPS = 100  # of one write
 CODE_SAMPLE_ROWS = 8192  # that votes are compared with
@@ -137,7 +138,10 @@ class Trainer:
         """
         functions, rescorer = self.functions(connection), rescorer or self.store.rescorer
         assert functions is not None and rescorer is not None
-        rescoring_codes = rescorer.encode(functions.prepare(rows.features), usable_cores())
+        parts = (slice(start, start + PREPARED_ROWS) for start in range(0, max(1, len(rows.features)), PREPARED_ROWS))
+        rescoring_codes = np.concatenate(
+            [rescorer.encode(functions.prepare(rows.features[part]), usable_cores()) for part in parts]
+        )
         held = rows.labels.labelled & self.store.settings["codes_see_labels"]
         if held.any():
             held[held] = (codes[held] != functions.encode_checked(rows.features[held])).any(axis=1)

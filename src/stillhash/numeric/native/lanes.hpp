@@ -23,6 +23,8 @@ struct Bound {
 };
 
 struct HashFunctions;  // see encode.hpp
+struct Rotation;       // see rescore.hpp, and
+struct RescoreLayout;
 
 // What predicts the labels of a code: see LabelTable.
 struct LabelSums {
@@ -58,6 +60,11 @@ struct Lanes {
   // max(x V + v, 0)^(half_powers / 2) of the signs x of a code (labels,), and the power alone of a row of labels.
   void (*predict_labels)(const LabelSums& sums, const uint8_t* code, float* row);
   void (*raise_labels)(float* row, int64_t labels, int half_powers);
+
+  // A row of features rotated in place, or rotated back; and the rescoring code of a rotated row. See rotate.inl.
+  void (*rotate)(const Rotation& rotation, float* row, bool back);
+  void (*quantise)(const RescoreLayout& layout, float steps, const float* row, float* levels, uint8_t* values,
+                   uint8_t* code);
 
   // Reads every byte once: the speed limit that the scan is measured against.
   uint64_t (*read)(const uint8_t* bytes, size_t n);

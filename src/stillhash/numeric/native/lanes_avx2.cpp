@@ -38,6 +38,7 @@ struct Simd {
 #include "learn.inl"
 #include "encode.inl"
 #include "labels.inl"
+#include "rotate.inl"
 
 namespace stillhash {
 namespace {
@@ -51,5 +52,6 @@ uint64_t read(const uint8_t* p, size_t n) {
 }
 }  // namespace
 const Lanes kAvx2 = {
-    "avx2", filter, learn<float>, learn<double>, project<float>, encode, predict_labels, raise_labels, read};
+    "avx2", filter, learn<float>, learn<double>, project<float>, encode,
+    predict_labels, raise_labels, rotate, quantise, read};
 }  // namespace stillhash

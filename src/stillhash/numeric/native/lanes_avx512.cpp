@@ -37,6 +37,7 @@ struct Simd {
 #include "learn.inl"
 #include "encode.inl"
 #include "labels.inl"
+#include "rotate.inl"
 
 namespace stillhash {
 namespace {
@@ -48,5 +49,6 @@ uint64_t read(const uint8_t* p, size_t n) {
 }
 }  // namespace
 const Lanes kAvx512 = {
-    "avx512", filter, learn<float>, learn<double>, project<float>, encode, predict_labels, raise_labels, read};
+    "avx512", filter, learn<float>, learn<double>, project<float>, encode,
+    predict_labels, raise_labels, rotate, quantise, read};
 }  // namespace stillhash

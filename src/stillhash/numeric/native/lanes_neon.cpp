@@ -39,6 +39,7 @@ struct Simd {
 #include "learn.inl"
 #include "encode.inl"
 #include "labels.inl"
+#include "rotate.inl"
 
 namespace stillhash {
 namespace {
@@ -50,5 +51,6 @@ uint64_t read(const uint8_t* p, size_t n) {
 }
 }  // namespace
 const Lanes kNeon = {
-    "neon", filter, learn<float>, learn<double>, project<float>, encode, predict_labels, raise_labels, read};
+    "neon", filter, learn<float>, learn<double>, project<float>, encode,
+    predict_labels, raise_labels, rotate, quantise, read};
 }  // namespace stillhash

@@ -11,6 +11,7 @@
 #include "learn.inl"
 #include "encode.inl"
 #include "labels.inl"
+#include "rotate.inl"
 
 namespace stillhash {
 namespace {
@@ -41,5 +42,6 @@ uint64_t read(const uint8_t* p, size_t n) {
 
 }  // namespace
 const Lanes kPortable = {
-    "portable", filter, learn<float>, learn<double>, project<float>, encode, predict_labels, raise_labels, read};
+    "portable", filter, learn<float>, learn<double>, project<float>, encode,
+    predict_labels, raise_labels, rotate, quantise, read};
 }  // namespace stillhash

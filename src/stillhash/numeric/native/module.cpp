@@ -313,24 +313,24 @@ static void quality(In<float, 2> scores, In<float, 2> grades, int64_t page, int6
   rank_quality(scores.data(), grades.data(), scores.shape(0), scores.shape(1), page, depth, out.data());
 }
 
-static void rotate(In<float, 2> X, In<float, 2> signs, bool back, Array<float, 2> rotated) {
+static void rotate(const std::string& lanes, In<float, 2> X, In<float, 2> signs, bool back, Array<float, 2> rotated) {
   const int64_t n = X.shape(0), dim = X.shape(1);
   const Rotation rotation{signs.data(), static_cast<int64_t>(signs.shape(0)), dim};
+  const Lanes& own = lanes_named(lanes);
   nb::gil_scoped_release free_gil;
   for (int64_t i = 0; i < n; ++i) {
     float* row = rotated.data() + i * dim;
     std::copy_n(X.data() + i * dim, dim, row);
-    if (back) rotation.undo(row);
-    else rotation.apply(row);
+    own.rotate(rotation, row, back);
   }
 }
 
-static void encode_for_rescore(In<float, 2> X, In<float, 2> signs, float steps, int bits, int threads,
-                               Array<uint8_t, 2> codes) {
+static void encode_for_rescore(const std::string& lanes, In<float, 2> X, In<float, 2> signs, float steps, int bits,
+                               int threads, Array<uint8_t, 2> codes) {
   const int64_t n = X.shape(0), dim = X.shape(1);
   nb::gil_scoped_release free_gil;
-  rescore_encode({signs.data(), static_cast<int64_t>(signs.shape(0)), dim}, {dim, bits}, steps, X.data(), n, threads,
-                 codes.data());
+  const Rotation rotation{signs.data(), static_cast<int64_t>(signs.shape(0)), dim};
+  rescore_encode(lanes_named(lanes), rotation, {dim, bits}, steps, X.data(), n, threads, codes.data());
 }
 
 static void levels_of(const std::string& lanes, In<uint8_t, 2> codes, int bits, Array<float, 2> levels) {

@@ -17,108 +17,11 @@
 namespace stillhash {
 namespace {
 
-typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
 typedef uint8_t Bytes __attribute__((vector_size(8)));
 typedef float Floats __attribute__((vector_size(32), aligned(4)));
 
 constexpr int64_t kBlockRows = 64;   // rows that a thread claims at a time
 constexpr int64_t kSumBytes = 4096;  // bytes of a plane whose sum surely fits 32 bits: 2 * 4096 * 32764 < 2^31
-
-Four& four(float* x) { return *reinterpret_cast<Four*>(x); }
-
-// The Hadamard transform of p values, a power of two, without its scale. Two stages are done in one pass over the row.
-void hadamard(float* x, int64_t p) {
-  int64_t h = 1;
-  if (p == 2) {
-    const float a = x[0], b = x[1];
-    x[0] = a + b, x[1] = a - b;
-    return;
-  }
-  if (p >= 4) {
-    for (float* at = x; at < x + p; at += 4) {
-      const float a = at[0] + at[1], b = at[0] - at[1], c = at[2] + at[3], d = at[2] - at[3];
-      at[0] = a + c, at[1] = b + d, at[2] = a - c, at[3] = b - d;
-    }
-    h = 4;
-  }
-  for (; 4 * h <= p; h *= 4)
-    for (float* group = x; group < x + p; group += 4 * h)
-      for (float* at = group; at < group + h; at += 4) {
-        const Four a = four(at) + four(at + h), b = four(at) - four(at + h);
-        const Four c = four(at + 2 * h) + four(at + 3 * h), d = four(at + 2 * h) - four(at + 3 * h);
-        four(at) = a + c, four(at + h) = b + d, four(at + 2 * h) = a - c, four(at + 3 * h) = b - d;
-      }
-  for (; 2 * h <= p; h *= 2)
-    for (float* at = x; at < x + h; at += 4) {
-      const Four a = four(at), b = four(at + h);
-      four(at) = a + b, four(at + h) = a - b;
-    }
-}
-
-int64_t largest_power(int64_t dim) {
-  int64_t p = 1;
-  while (2 * p <= dim) p *= 2;
-  return p;
-}
-
-// The first values in even rounds, the last in odd ones.
-void transform(float* row, int64_t dim, int64_t round) {
-  const int64_t p = largest_power(dim);
-  const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(p)));
-  float* x = row + (round % 2 ? dim - p : 0);
-  hadamard(x, p);
-  for (int64_t i = 0; i < p; ++i) x[i] *= scale;
-}
-
-void turn_halves(float* row, int64_t dim) {
-  if ((dim & (dim - 1)) == 0) return;
-  const float c = static_cast<float>(std::sqrt(0.5));
-  const int64_t half = dim / 2;
-  int64_t i = 0;
-  for (; i + 4 <= half; i += 4) {
-    const Four a = four(row + i), b = four(row + half + i);
-    four(row + i) = (a + b) * c, four(row + half + i) = (a - b) * c;
-  }
-  for (; i < half; ++i) {
-    const float a = row[i], b = row[half + i];
-    row[i] = (a + b) * c, row[half + i] = (a - b) * c;
-  }
-}
-
-void flip(float* row, const float* signs, int64_t dim) {
-  for (int64_t i = 0; i < dim; ++i) row[i] *= signs[i];
-}
-
-// Four sums side by side, in an order that is fixed. A product of two floats is exact in a double.
-double dot(const float* a, const float* b, int64_t n) {
-  double sums[4] = {};
-  for (int64_t i = 0; i + 4 <= n; i += 4)
-    for (int j = 0; j < 4; ++j) sums[j] += static_cast<double>(a[i + j]) * b[i + j];
-  for (int64_t i = n / 4 * 4; i < n; ++i) sums[i % 4] += static_cast<double>(a[i]) * b[i];
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
-// Writes the levels of a rotated row, and the unsigned values that stand for them.
-void quantise(const float* row, int64_t dim, int bits, float steps, float* levels, uint8_t* values) {
-  const int half = 1 << (bits - 1);
-  const float low = static_cast<float>(-half), high = static_cast<float>(half - 1);
-  for (int64_t i = 0; i < dim; ++i) {
-    float step = row[i] * steps;
-    step = step > low ? step : low;
-    step = step < high ? step : high;
-    int whole = static_cast<int>(step);
-    whole -= static_cast<float>(whole) > step;  // rounded down, not towards zero
-    levels[i] = static_cast<float>(2 * whole + 1);
-    values[i] = static_cast<uint8_t>(whole + half);
-  }
-}
-
-// Bit b of eight bytes, as one byte.
-uint8_t gather_bits(const uint8_t* values, int b) {
-  uint64_t eight;
-  std::memcpy(&eight, values, 8);  // little-endian
-  return static_cast<uint8_t>(((eight >> b & 0x0101010101010101) * 0x0102040810204080) >> 56);
-}
 
 // What each byte of a plane adds to the values of its eight dimensions: its bits, a byte each.
 const std::array<uint64_t, 256>& spread_bits() {
@@ -208,24 +111,8 @@ __attribute__((target("avx512f"))) int64_t write_levels_avx512(const RescoreLayo
 
 }  // namespace
 
-void Rotation::apply(float* row) const {
-  for (int64_t r = 0; r < rounds; ++r) {
-    flip(row, signs + r * dim, dim);
-    transform(row, dim, r);
-    turn_halves(row, dim);
-  }
-}
-
-void Rotation::undo(float* row) const {
-  for (int64_t r = rounds - 1; r >= 0; --r) {
-    turn_halves(row, dim);
-    transform(row, dim, r);
-    flip(row, signs + r * dim, dim);
-  }
-}
-
-void rescore_encode(const Rotation& rotation, const RescoreLayout& layout, float steps, const float* X, int64_t n,
-                    int threads, uint8_t* codes) {
+void rescore_encode(const Lanes& lanes, const Rotation& rotation, const RescoreLayout& layout, float steps,
+                    const float* X, int64_t n, int threads, uint8_t* codes) {
   const int64_t dim = layout.dim, blocks = (n + kBlockRows - 1) / kBlockRows;
   const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(threads, blocks));
   std::atomic<int64_t> next{0};  // the first block that no thread has claimed
@@ -235,14 +122,8 @@ void rescore_encode(const Rotation& rotation, const RescoreLayout& layout, float
     for (int64_t block; (block = next.fetch_add(1)) < blocks;)
       for (int64_t i = block * kBlockRows; i < std::min(n, (block + 1) * kBlockRows); ++i) {
         std::copy_n(X + i * dim, dim, row.data());
-        rotation.apply(row.data());
-        quantise(row.data(), dim, layout.bits, steps, levels.data(), values.data());
-        uint8_t* code = codes + i * layout.width;
-        for (int b = 0; b < layout.bits; ++b)
-          for (int64_t j = 0; j < layout.plane; ++j) *code++ = gather_bits(&values[8 * j], b);
-        const double product = dot(row.data(), levels.data(), dim);
-        const float correction = product > 0 ? static_cast<float>(1 / product) : 0.0f;
-        std::memcpy(code, &correction, 4);
+        lanes.rotate(rotation, row.data(), false);
+        lanes.quantise(layout, steps, row.data(), levels.data(), values.data(), codes + i * layout.width);
       }
   });
 }

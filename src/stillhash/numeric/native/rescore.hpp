@@ -13,8 +13,6 @@ namespace stillhash {
 struct Rotation {
   const float* signs;  // (rounds, dim)
   int64_t rounds, dim;
-  void apply(float* row) const;
-  void undo(float* row) const;
 };
 
 // A code is `bits` planes of `plane` bytes, the least significant first, and a float32.
@@ -31,8 +29,8 @@ struct RescoreLayout {
   }
 };
 
-void rescore_encode(const Rotation& rotation, const RescoreLayout& layout, float steps, const float* X, int64_t n,
-                    int threads, uint8_t* codes);
+void rescore_encode(const Lanes& lanes, const Rotation& rotation, const RescoreLayout& layout, float steps,
+                    const float* X, int64_t n, int threads, uint8_t* codes);
 void rescore_levels(const Lanes& lanes, const RescoreLayout& layout, const uint8_t* codes, int64_t n, float* levels);
 
 // products (m, n) of the levels of queries (m, dim), at most 8191 in magnitude, and those of their codes (m, n, width).
