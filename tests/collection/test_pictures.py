@@ -16,7 +16,7 @@ from stillhash.errors import InvalidInput, WrongType
 from stillhash.hashers.linear import LinearHasher
 from stillhash.numeric.codes import signs
 from stillhash.numeric.regression import unit_rows
-from stillhash.numeric.rescored_page import MOST_SIMILAR
+from stillhash.numeric.rescored_page import SIMILAR_FEW_LABELS
 from stillhash.numeric.rescoring import Rescorer
 from tests.collection.fixtures import rescoring_codes
 from tests.support.toys import toy
@@ -151,9 +151,9 @@ def test_version_0_is_the_query_against_the_codes(collection: stillhash.Collecti
         scores[[hit.id for hit in before.hits]].tolist(), abs=1e-4
     )
     best = np.argsort(-scores, kind="stable")
-    page = [hit.id for hit in before.hits[:MOST_SIMILAR]]  # the same, by the cosine of their rescoring codes
-    assert set(page) == set(best[:MOST_SIMILAR].tolist())
-    assert [hit.id for hit in before.hits[MOST_SIMILAR:]] == best[MOST_SIMILAR:].tolist()
+    page = [hit.id for hit in before.hits[:SIMILAR_FEW_LABELS]]  # the same, by the cosine of their rescoring codes
+    assert set(page) == set(best[:SIMILAR_FEW_LABELS].tolist())
+    assert [hit.id for hit in before.hits[SIMILAR_FEW_LABELS:]] == best[SIMILAR_FEW_LABELS:].tolist()
     rescorer = Rescorer(48, collection.stats()["rescore_bits"])
     rotated = rescorer.queries(unit_rows(functions.prepare(X[:1])))
     cosines = rescorer.cosines(rotated, rescoring_codes(collection, page)[0][None])[0]

@@ -14,7 +14,7 @@ from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.ranking import FEW_BITS_LOSSES, MANY_LOOKS_BITS, MIN_LOOKS_BITS, NEAR_LOSSES, Ranking, half_power
 from stillhash.numeric.regression import unit_rows
-from stillhash.numeric.rescored_page import MOST_SIMILAR, SIMILAR, LabelRegression, RescoredPage
+from stillhash.numeric.rescored_page import MOST_SIMILAR, SIMILAR, SIMILAR_FEW_LABELS, LabelRegression, RescoredPage
 from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import MAX_MAGNITUDE, Codes, Floats, check_integer, check_number
@@ -116,7 +116,8 @@ class LinearHasher(Hasher):
         """Return how prepared queries rank codes by this score, with a first page by rescoring codes."""
         (share, fixed), similarity = balance, scored.looks
         assert similarity is not None
-        similar = SIMILAR if page.regression is not None else MOST_SIMILAR
+        many_labelled = page.regression is not None and page.labelled_share >= MANY_LABELLED
+        similar = SIMILAR if many_labelled else SIMILAR_FEW_LABELS
         if 0 < model.label_bits < self.bits:  # bits of labels say less of features, in all codes together
             similarity = similarity.copy()
             similarity[:, : model.label_bits] *= np.float32(1 - model.held_share)
@@ -131,7 +132,7 @@ class LinearHasher(Hasher):
             elif not fixed:
                 certainty = _certainty(predicted, model.query_length)
             strength = np.float32(share) * certainty
-            power = model.power if page.labelled_share >= MANY_LABELLED else model.power + 0.5
+            power = model.power if many_labelled else model.power + 0.5
             rescored = rescored._replace(
                 labels=unit_rows(half_power(predicted, power)),
                 strength=strength if fixed else strength**2,

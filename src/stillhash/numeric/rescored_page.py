@@ -28,7 +28,8 @@ from stillhash.numeric.rescoring import RescoreQueries, Rescorer
 from stillhash.numeric.validation import Codes, Floats
 
 CANDIDATES = 300  # hits by score; other parameters are in reference.py
-SIMILAR, MOST_SIMILAR = CANDIDATES, 2 * CANDIDATES  # by similarity, the more the fewer bits tell of it
+# By similarity: where many items are labelled, where few are, and at most, since bits that hold labels find less.
+SIMILAR, SIMILAR_FEW_LABELS, MOST_SIMILAR = CANDIDATES, 2 * CANDIDATES, 3 * CANDIDATES
 
 NONE = np.empty(0, np.float32)
 NO_LABELS = PageLabels(NONE[:, None][:, :0], NONE, np.empty((0, 16, 0), np.float32), NONE, 1.0, NONE)
