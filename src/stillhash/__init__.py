@@ -51,7 +51,6 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
         Hasher,
         MIHash,
         OHSLSym,
-        OnlineHasher,
         OSupH,
         Tally,
         load,
@@ -66,7 +65,7 @@ _NAMES = {
     "RepairReport Vote VoteEntry acting_as open repair",
     "errors": "StillhashError",
     "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher MIHash "
-    "OHSLSym OnlineHasher OSupH Tally load",
+    "OHSLSym OSupH Tally load",
     "numeric.extension": "info",
     "search": "MIWQ GpuScan Hits Index NamedHits NamedIndex Scan Searcher index_for",
 }
@@ -123,7 +122,6 @@ __all__ = [
     "NamedIndex",
     "OHSLSym",
     "OSupH",
-    "OnlineHasher",
     "RepairReport",
     "Scan",
     "Searcher",

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset, QueryGroup, RowIndices, RowMask, StreamPosition, open_dataset
 from stillhash.experiments.metrics import evaluate
-from stillhash.hashers import OnlineHasher
+from stillhash.hashers import Hasher
 from stillhash.numeric.drift import PageHinkley
 from stillhash.numeric.ranking import Ranking
 from stillhash.numeric.validation import Codes, Floats
@@ -147,7 +147,7 @@ class DriftWatch:
         self._monitor = PageHinkley()
         self._items, self._labels = data.read(stream[:0]), data.labels[:0]  # the newest rows
 
-    def chunk(self, hasher: OnlineHasher, X: Floats, Y: NDArray[np.uint8]) -> None:
+    def chunk(self, hasher: Hasher, X: Floats, Y: NDArray[np.uint8]) -> None:
         self.rows += len(X)
         queries = np.flatnonzero(Y.any(axis=1))
         queries = queries[:: max(1, -(-len(queries) // WATCHED_QUERIES))]

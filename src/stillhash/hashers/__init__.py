@@ -1,14 +1,13 @@
 """One paper, one class. METHODS is the only list of them."""
 
 from stillhash.errors import BadState, InvalidInput
-from stillhash.hashers.base import Hasher
+from stillhash.hashers.base import Hasher, LabelSpace, Model
 from stillhash.hashers.bsodh import BSODH
 from stillhash.hashers.hmoh import HMOH
 from stillhash.hashers.lego import LEGO
 from stillhash.hashers.lemon import LEMON
 from stillhash.hashers.linear import LSH, PCAITQ, LinearHasher
 from stillhash.hashers.mihash import MIHash
-from stillhash.hashers.model import LabelSpace, Model, OnlineHasher
 from stillhash.hashers.oasis import OASIS
 from stillhash.hashers.oesh import OESH
 from stillhash.hashers.ohsl import OHSL, OHSLSym
@@ -74,7 +73,6 @@ __all__ = [
     "Model",
     "OHSLSym",
     "OSupH",
-    "OnlineHasher",
     "Tally",
     "check_fixed_codes",
     "load",

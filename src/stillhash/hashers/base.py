@@ -1,42 +1,136 @@
-"""The base class of all methods: hash functions, a way to learn, and weights for a query.
+"""What every method is: hash functions, a way to learn, and weights for a query; its parameters and its saved state.
 
 All methods share one score, weigh(q) . signs(encode(x)). Plain Hamming ranking is the case weigh(q) = signs(encode(q)),
-which this base class supplies, so a Hamming baseline is its parameters, `_begin` and `_learn`.
+which the base class supplies, so a Hamming baseline is its parameters, `_begin` and `_learn`.
 
 Callers pass raw vectors. Pre-processing belongs to the hasher and treats queries and items alike: centre on the
 mean of the initial sample, scale to unit norm (a zero row stays zero). Both can be switched off.
+
+Hashers are transformers of scikit-learn too: the signs of the codes are features of the next step of a pipeline.
+Nothing here imports scikit-learn, or pandas or polars before a table of theirs is chosen by `set_output`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+import os
+import sys
+from collections.abc import Callable, Hashable
+from dataclasses import KW_ONLY, dataclass, field, fields
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stillhash.errors import BadState, InvalidInput, NotFitted, report_shortages
-from stillhash.hashers.model import LabelSpace, Model
-from stillhash.hashers.parameters import COUNT, FLAG, Check, Parameters, parameter
-from stillhash.hashers.state import SavedByState, State, read_state, state_bytes, write_state
-from stillhash.hashers.transformer import CodeTransformer
+from stillhash.errors import BadState, InvalidInput, MissingExtra, NotFitted, report_shortages
+from stillhash.files import saved_path, write_durably
+from stillhash.hashers.state import State, add_digest, read_state, state_bytes, write_state
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs, width
 from stillhash.numeric.labels import Labels, parse_labels
 from stillhash.numeric.ranking import Ranking, half_power
 from stillhash.numeric.regression import unit_rows
-from stillhash.numeric.validation import Codes, Floats, check_arrays, check_bits, check_codes, check_features
+from stillhash.numeric.validation import (
+    Codes,
+    Doubles,
+    Floats,
+    check_arrays,
+    check_bits,
+    check_choice,
+    check_codes,
+    check_features,
+    check_integer,
+    check_number,
+)
 
 if TYPE_CHECKING:
     from stillhash.hashers.linear import LinearHasher
 
 ENCODE_ROWS = 128  # rows prepared and encoded at a time, so that they stay in the cache
+OUTPUT_CONFIG = "_sklearn_output_config"  # what `set_output` chose, where scikit-learn's `clone` looks for it
+PICKLED_BESIDE_STATE = ("stale_", OUTPUT_CONFIG)  # attributes
+OutputTable = Literal["default", "pandas", "polars"]
+
+
+Side = Literal["hamming", "looks", "features", "code", "labels"]  # of a query, that a model multiplies
+
+
+class Model(NamedTuple):
+    """The learnt part of a ranking: weights = side(q) @ M + m.
+
+    side(q) is the features of a query, the signs of its code, or its predicted labels: max(q @ U + u, 0) to the power
+    of `power`. "hamming" and "looks" need no M: their weights are the signs of the query's code, and the query before
+    it is quantised. N, if there is one, is a correction by the features: + q @ N.
+
+    With a `balance` r, weights are r times those, of unit norm, and 1 - r times the looks, of unit norm. With V, the
+    first page is ordered by the labels predicted of query and code: see `numeric.ranking`.
+    """
+
+    side: Side
+    M: Floats | None = None
+    m: Floats | None = None
+    U: Floats | None = None  # (D, labels)
+    u: Floats | None = None  # (labels,)
+    power: float = 1.0
+    N: Floats | None = None  # (D, b)
+    balance: float | None = None  # None: weights as they are, and the first page by score
+    V: Floats | None = None  # (b, labels), and
+    v: Floats | None = None  # (labels,): of a code, x @ V + v are predicted
+    query_length: float = 0.0  # of labels predicted of the rows learnt, the root mean square; 0: not known
+    query_power: float = 1.0  # that predicted labels are raised to on the first page, of queries
+    item_power: float = 1.0  # and of codes
+    label_bits: int = 0  # so many of the first bits hold the labels of rows that were stored with them, not their looks
+    plain_share: float = 0.0  # of the stored rows, those without labels
+    held_share: float = 0.0  # of the stored codes, those that hold labels
+    label_names: list[Hashable] | None = None  # of the columns of U; None: not known
+    label_weights: Floats | None = None  # (labels,): how much sharing each counts; None: all alike
+
+    @property
+    def learnt(self) -> bool:
+        return self.M is not None or self.N is not None
+
+    def resolve_balance(self, balance: float | None = None) -> float | None:
+        """Return the balance that a search by this one has; None, for both, leaves it to the model, or is none."""
+        if self.side == "looks":
+            return 0.0
+        return self.balance if balance is None else balance
+
+
+class LabelSpace(NamedTuple):
+    """The labels of a model with U, in order; and the rows that it has learnt, for what a change of U would change."""
+
+    names: list[Hashable]
+    rows: float
+    squares: Doubles  # (D, D) sum of x x^T over prepared rows x
+
+
+# Parameters, with their checks, which serve for saved values too.
+
+Check = Callable[[Any, str], object]  # refuses a bad value of a parameter, by its name
+POSITIVE: Check = partial(check_number, above=0)
+NOT_NEGATIVE: Check = partial(check_number, low=0)
+COUNT: Check = partial(check_integer, low=0)
+AT_LEAST_ONE: Check = partial(check_integer, low=1)
+FLAG: Check = partial(check_choice, choices=(True, False))
+
+
+def one_of(*choices: Any) -> Check:
+    return partial(check_choice, choices=choices)
+
+
+def optional(check: Check) -> Check:
+    return lambda value, name: None if value is None else check(value, name)
+
+
+def parameter(default: Any, check: Check) -> Any:
+    """Return a dataclass field; `Hasher.check_parameters` runs its check."""
+    return field(default=default, metadata={"check": check})
 
 
 @report_shortages
 @dataclass(eq=False, repr=False)
-class Hasher(Parameters, SavedByState, CodeTransformer):
+class Hasher:
     """Base of all methods. Subclasses add parameters, `_begin` (the initial stage) and `_learn` (a labelled chunk).
 
     For lack of memory `fit` changes nothing; after a `partial_fit` that raises, use a copy from before it (`state`).
@@ -54,6 +148,8 @@ class Hasher(Parameters, SavedByState, CodeTransformer):
     saved_arrays: ClassVar[dict[str, str]] = {"mean": "float32 D"}  # learnt arrays, less "_": see `check_arrays`
     saved_values: ClassVar[dict[str, Check]] = {}  # learnt numbers, less "_"
     saved_labels: ClassVar[str] = ""  # under what name the names of labels_, of n rows, are saved
+    # Parameters that earlier releases had and saved, each by the value that is left, which is not a parameter any more.
+    retired: ClassVar[dict[str, Any]] = {}
 
     bits: int = parameter(32, check_bits)
     _: KW_ONLY
@@ -278,3 +374,127 @@ class Hasher(Parameters, SavedByState, CodeTransformer):
     def _declared(cls, table: str) -> dict[str, Any]:
         """Return a table of the class with the entries of its base classes, theirs first."""
         return {name: entry for base in reversed(cls.__mro__) for name, entry in vars(base).get(table, {}).items()}
+
+    # Its parameters, which are its dataclass fields: as scikit-learn reads and sets them, and as JSON.
+
+    def check_parameters(self) -> None:
+        """Refuse parameters that no model can be fitted with."""
+        for each in fields(self):
+            if check := each.metadata.get("check"):
+                check(getattr(self, each.name), each.name)
+
+    def params_to_json(self) -> dict[str, Any]:
+        """Return the parameters as JSON can represent them."""
+        return self.get_params()
+
+    @classmethod
+    def params_from_json(cls, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters that `params_to_json` gave, in this release or an earlier one."""
+        for name, left in cls.retired.items():
+            if params.get(name, left) != left:
+                raise BadState(f"{name}: expected {left!r}, which alone is left of it, got {params[name]!r}")
+        return {name: value for name, value in params.items() if name not in cls.retired}
+
+    @classmethod
+    def parameters(cls) -> list[str]:
+        """Return the names of all parameters, those of the base classes included."""
+        return sorted(each.name for each in fields(cls) if each.init)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name."""
+        return {name: getattr(self, name) for name in self.parameters()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name."""
+        for name, value in params.items():
+            if name not in self.parameters():
+                raise InvalidInput(f"{name}: expected one of the parameters {', '.join(self.parameters())}")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = {each.name: each.default for each in fields(self)}
+        params = {n: v for n, v in self.get_params().items() if n == "bits" or v != defaults[n]}
+        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in params.items())})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+
+        tags = {"target_tags": TargetTags(required=False), "input_tags": InputTags()}
+        return Tags(estimator_type=None, transformer_tags=TransformerTags(preserves_dtype=[]), **tags)
+
+    # Files, pickles and copies, by its state and not by its objects.
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file, whole or not at all; it is on disk when this returns. `stillhash.load` reads it.
+
+        It is a safetensors file with a digest, by which `load` notices damage.
+        """
+        write_durably(saved_path(path), [add_digest(self.state())])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = self.state() if hasattr(self, "mean_") else None
+        flags = {name: value for name, value in vars(self).items() if name in PICKLED_BESIDE_STATE}
+        return restore_hasher, (type(self), state, self.get_params() if state is None else None), flags
+
+    def __copy__(self) -> Self:
+        """Return another hasher with the same arrays; `copy.deepcopy` copies them too."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other
+
+    # The verbs by which a pipeline of scikit-learn calls a transformer.
+
+    def transform(self, X: ArrayLike) -> Any:
+        """Return the signs (n, bits) of the codes of rows, -1 and +1, as an array, or as the table of `set_output`.
+
+        Twice the Hamming distance of two codes is the Manhattan distance of their signs; their Euclidean distance
+        orders alike.
+        """
+        rows: Floats = signs(self.encode(X), self.bits)
+        kind = self._output_table()
+        if kind == "default":
+            return rows
+        try:
+            library = import_module(kind)
+        except ImportError as error:
+            raise MissingExtra(f"set_output: {kind} is not installed: pip install {kind}") from error
+        names = self.get_feature_names_out().tolist()
+        if kind == "polars":
+            return library.DataFrame(rows, schema=names, orient="row")
+        return library.DataFrame(rows, columns=names, index=getattr(X, "index", None))
+
+    def fit_transform(self, X: ArrayLike, y: Any = None) -> Any:
+        """Fix the hash functions on these rows, as `fit` does, and return what `transform` returns of them."""
+        return self.fit(X, y).transform(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Return the names of the columns that `transform` returns: tally0, tally1, ...
+
+        input_features: the names of the features, which are checked for their number and make no difference.
+        """
+        if not hasattr(self, "n_features_in_"):
+            raise NotFitted(f"this {type(self).__name__} is not fitted. Call fit, or partial_fit, with a first sample.")
+        if input_features is not None and len(input_features) != self.n_features_in_:
+            expected = f"input_features: expected {self.n_features_in_} names"
+            raise InvalidInput(f"{expected}, got {len(input_features)}")
+        return np.array([f"{type(self).__name__.lower()}{bit}" for bit in range(self.bits)], object)
+
+    def set_output(self, *, transform: OutputTable | None = None) -> Self:
+        """Choose what `transform` returns: "default", an array, or a table of "pandas" or "polars"; None: as before."""
+        if transform is not None:
+            check_choice(transform, "transform", choices=("default", "pandas", "polars"))
+            setattr(self, OUTPUT_CONFIG, {"transform": transform})
+        return self
+
+    def _output_table(self) -> str:
+        """Return the kind of table that was set for this hasher, or in scikit-learn's configuration for all."""
+        own = getattr(self, OUTPUT_CONFIG, {}).get("transform")
+        if own is None and (sklearn := sys.modules.get("sklearn")) is not None:
+            own = sklearn.get_config()["transform_output"]
+        return str(own or "default")
+
+
+def restore_hasher(cls: type[Hasher], state: bytes | None, params: dict[str, Any] | None) -> Hasher:
+    """Return the hasher that was pickled or copied: of this state, or not fitted."""
+    return cls(**(params or {})) if state is None else cls.load(state)

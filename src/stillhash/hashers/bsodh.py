@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.hashers.base import AT_LEAST_ONE, COUNT, NOT_NEGATIVE, POSITIVE, optional, parameter
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.parameters import AT_LEAST_ONE, COUNT, NOT_NEGATIVE, POSITIVE, optional, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, signs, width
 from stillhash.numeric.hashing import lsh

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.hashers.base import Hasher
-from stillhash.hashers.parameters import one_of, parameter
+from stillhash.hashers.base import Hasher, one_of, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack
 from stillhash.numeric.labels import Labels

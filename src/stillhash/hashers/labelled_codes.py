@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
+from stillhash.hashers.base import COUNT, one_of, optional, parameter
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.parameters import COUNT, one_of, optional, parameter
 from stillhash.numeric.codes import pack
 from stillhash.numeric.hashing import identity, label_itq, lsh, pca_itq
 from stillhash.numeric.labels import MIN_ROWS, LabelBelief, Labels, agreement, from_json

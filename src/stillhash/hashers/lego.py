@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from stillhash.hashers.base import POSITIVE, parameter
 from stillhash.hashers.pair_sampling import RESERVOIR, SquareHasher
-from stillhash.hashers.parameters import POSITIVE, parameter
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles, Floats, check_number

@@ -5,9 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stillhash.hashers.base import Hasher
-from stillhash.hashers.model import Model
-from stillhash.hashers.parameters import COUNT
+from stillhash.hashers.base import COUNT, Hasher, Model
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.hashers.base import AT_LEAST_ONE, COUNT, POSITIVE, parameter
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.parameters import AT_LEAST_ONE, COUNT, POSITIVE, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.hashing import lsh
 from stillhash.numeric.labels import Labels, concat_labels, drop_unused, share_label

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stillhash.hashers.base import POSITIVE, parameter
 from stillhash.hashers.pair_sampling import SquareHasher
-from stillhash.hashers.parameters import POSITIVE, parameter
 from stillhash.numeric.validation import Doubles
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
+from stillhash.hashers.base import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, parameter
 from stillhash.hashers.labelled_codes import LabelCodeHasher, balanced_orthogonal, regularised
-from stillhash.hashers.parameters import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, sgn, signs
 from stillhash.numeric.labels import Labels, canonical, from_json, stable_key

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
+from stillhash.hashers.base import AT_LEAST_ONE, POSITIVE, Model, parameter
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.model import Model
-from stillhash.hashers.parameters import AT_LEAST_ONE, POSITIVE, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.hashing import pca_itq

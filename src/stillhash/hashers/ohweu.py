@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from stillhash.hashers.base import POSITIVE, parameter
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.parameters import POSITIVE, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import lsh, pca_itq

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.hashers.base import Hasher
+from stillhash.hashers.base import POSITIVE, Hasher, parameter
 from stillhash.hashers.pair_sampling import LabelSet, fingerprints
-from stillhash.hashers.parameters import POSITIVE, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, sgn
 from stillhash.numeric.hashing import check_variance, lsh, squared_distances

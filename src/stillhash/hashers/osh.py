@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.hashers.base import COUNT, parameter
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.parameters import COUNT, parameter
 from stillhash.numeric.hashing import HashFunctions
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread

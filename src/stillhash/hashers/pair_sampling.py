@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
+from stillhash.hashers.base import Model
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.model import Model
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import pca_itq
 from stillhash.numeric.labels import Labels, stable_key

@@ -6,7 +6,7 @@ A file of `Hasher.save` is such a state with a digest of all the rest in its met
 import hashlib
 import json
 import os
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -14,12 +14,10 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState, InvalidInput, WrongType
-from stillhash.files import read_regular, saved_path, translate_read_errors, write_durably
+from stillhash.files import read_regular, saved_path, translate_read_errors
 
 STATE_FORMAT = 1
 MAX_STATE_BYTES = 1 << 36
-OUTPUT_CONFIG = "_sklearn_output_config"  # what `set_output` chose, where scikit-learn's `clone` looks for it
-PICKLED_BESIDE_STATE = ("stale_", OUTPUT_CONFIG)  # attributes
 State = bytes | bytearray | memoryview | str | os.PathLike[str]  # the bytes of a state, or the path of a file of them
 
 
@@ -82,40 +80,3 @@ def _split(state: bytes) -> tuple[dict[str, Any], memoryview]:
 def _digest(header: dict[str, Any], data: memoryview) -> str:
     text = json.dumps(header, sort_keys=True).encode()
     return hashlib.blake2b(data, digest_size=16, key=hashlib.blake2b(text).digest()).hexdigest()
-
-
-class SavedByState:
-    """Files, pickles and copies of a hasher, by its state and not by its objects."""
-
-    def state(self) -> bytes:
-        raise NotImplementedError
-
-    @classmethod
-    def load(cls, state: State) -> Self:
-        raise NotImplementedError
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to a file, whole or not at all; it is on disk when this returns. `stillhash.load` reads it.
-
-        It is a safetensors file with a digest, by which `load` notices damage.
-        """
-        write_durably(saved_path(path), [add_digest(self.state())])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        state = self.state() if hasattr(self, "mean_") else None
-        flags = {name: value for name, value in vars(self).items() if name in PICKLED_BESIDE_STATE}
-        return restore_hasher, (type(self), state, self.get_params() if state is None else None), flags
-
-    def __copy__(self) -> Self:
-        """Return another hasher with the same arrays; `copy.deepcopy` copies them too."""
-        other = object.__new__(type(self))
-        vars(other).update(vars(self))
-        return other
-
-
-def restore_hasher(cls: type[SavedByState], state: bytes | None, params: dict[str, Any] | None) -> SavedByState:
-    """Return the hasher that was pickled or copied: of this state, or not fitted."""
-    return cls(**(params or {})) if state is None else cls.load(state)

@@ -17,13 +17,13 @@ import safetensors.numpy
 from stillhash.collection.learning.prequential import load_history
 from stillhash.collection.search_view import ModelStore
 from stillhash.collection.settings import parse_settings
-from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.learner import CHECKPOINT_SUFFIX, ROWS_AT_ONCE, SummedCodes
-from stillhash.collection.storage.schema import get_meta, has_table, parse_json, sums_stored_rows
+from stillhash.collection.storage.schema import RowNumbers, get_meta, has_table, parse_json, sums_stored_rows
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
 from stillhash.errors import BadState, StillhashError
 from stillhash.hashers import Hasher, LinearHasher, Model, Tally
+from stillhash.hashers.base import Side
 from stillhash.numeric.labels import from_json, parse_labels
 from stillhash.numeric.validation import check_arrays, check_integer
 
@@ -38,7 +38,7 @@ MODEL_NUMBERS = (
     "plain_share",
     "held_share",
 )
-MODEL_SIDES = get_args(Model.__annotations__["side"])
+MODEL_SIDES = get_args(Side)
 MAX_POWER = 1000.0
 LABEL_NAMES_KEY = "label_names"  # in the metadata of a stored model, which earlier releases do not read
 
