@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import stillhash
-from stillhash.collection.learning.learning_events import LearningEvent
+from stillhash.collection.learning.prequential import LearningEvent
 from stillhash.errors import InvalidInput
 from tests.support.toys import toy
 

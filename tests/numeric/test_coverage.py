@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stillhash.numeric.coverage import cover_greedily, similarity_to
+from stillhash.collection.learning.label_quality import cover_greedily, similarity_to
 from stillhash.numeric.regression import unit_rows
 
 

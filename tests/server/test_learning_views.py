@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhash.collection.learning.learning_events import LearningEvent
+from stillhash.collection.learning.prequential import LearningEvent
 from stillhash.server.pages.learning import (
     curve_markers,
     few_steps,

@@ -29,9 +29,8 @@ from stillhash.collection.learning.label_quality import (
     suggest_labels,
     wrong_label_share,
 )
-from stillhash.collection.learning.learning_events import LearningEvent, learning_events
 from stillhash.collection.learning.models import load_model, verify_models
-from stillhash.collection.learning.prequential import load_history
+from stillhash.collection.learning.prequential import LearningEvent, learning_events, load_history
 from stillhash.collection.learning.probe import (
     LABELLED_ITEMS,
     PROBE_ITEMS,

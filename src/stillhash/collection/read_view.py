@@ -16,9 +16,9 @@ from stillhash.collection.filters.columns import FilterColumns, MovedOn, NotInCo
 from stillhash.collection.filters.language import Condition
 from stillhash.collection.learning.models import load_functions, load_model
 from stillhash.collection.storage.bitmaps import count_bits
-from stillhash.collection.storage.items import ItemContent, RowNumbers, labelled_share
+from stillhash.collection.storage.items import ItemContent, labelled_share
 from stillhash.collection.storage.row_arrays import find_lost, round_to_half
-from stillhash.collection.storage.schema import RESCORING_FORMAT, batches, get_meta, parsing
+from stillhash.collection.storage.schema import RESCORING_FORMAT, RowNumbers, batches, get_meta, parsing
 from stillhash.collection.storage.segments import CodedRows, CodeTable, Segment, SegmentRecord
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.votes import SourceShares, VotedRows

@@ -19,8 +19,7 @@ from stillhash.collection.read_view import ReadView
 from stillhash.collection.storage.audit import Change
 from stillhash.collection.storage.bitmaps import list_rows
 from stillhash.collection.storage.items import change_metadata, list_row_ids, set_metadata
-from stillhash.collection.storage.rescoring_build import add_built, new_rescore_bits
-from stillhash.collection.storage.row_arrays import round_features
+from stillhash.collection.storage.row_arrays import add_built, new_rescore_bits, round_features
 from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Id, LabelsOfItems, Vote

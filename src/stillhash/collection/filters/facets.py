@@ -42,16 +42,9 @@ from stillhash.collection.storage.columns import (
     NumberColumn,
     SortedValues,
 )
-from stillhash.collection.storage.items import (
-    MAX_SQL_SECONDS,
-    RowNumbers,
-    ids_beginning,
-    ids_beside,
-    ids_of,
-    ids_one_edit_away,
-)
+from stillhash.collection.storage.items import MAX_SQL_SECONDS, ids_beginning, ids_beside, ids_of, ids_one_edit_away
 from stillhash.collection.storage.lexical import lexical_field
-from stillhash.collection.storage.schema import MAX_ROW_NUMBER, get_meta, parse_json
+from stillhash.collection.storage.schema import MAX_ROW_NUMBER, RowNumbers, get_meta, parse_json
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Id
 from stillhash.collection.values import brief

@@ -10,6 +10,7 @@ with the labelled items they are near as many unlabelled items as possible; and 
 labelled items have. A random sample stands for all items, so time and memory do not grow with them.
 """
 
+import heapq
 import json
 from collections.abc import Hashable
 from sqlite3 import Connection
@@ -22,18 +23,66 @@ from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.learning.prequential import Chunk
 from stillhash.collection.read_view import ReadView, Snapshot
 from stillhash.collection.storage.bitmaps import count_bits, list_rows
-from stillhash.collection.storage.items import MAX_DOUBTFUL, NOT_JUDGED, DoubtfulRow, RowNumbers, histogram_bins
-from stillhash.collection.storage.schema import get_meta, parsing
+from stillhash.collection.storage.items import MAX_DOUBTFUL, NOT_JUDGED, DoubtfulRow, histogram_bins
+from stillhash.collection.storage.schema import RowNumbers, get_meta, parsing
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import DoubtfulItem, Id, LabelSuggestion, SuggestionReason
 from stillhash.hashers import Hasher, LinearHasher
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
-from stillhash.numeric.coverage import Coverage, cover_greedily, similarity_to
 from stillhash.numeric.labels import BINS, MIN_ROWS, Labels, agreement
 from stillhash.numeric.regression import unit_rows
-from stillhash.numeric.validation import Floats, check_integer
+from stillhash.numeric.threads import one_thread
+from stillhash.numeric.validation import Doubles, Floats, check_integer
 from stillhash.search.blocks import Bitmap, clear
+
+
+class Coverage(NamedTuple):
+    """The rows that were chosen, in order, and what each adds to what is covered."""
+
+    rows: NDArray[np.int64]
+    gains: Doubles
+
+
+@one_thread
+def similarity_to(references: Floats, rows: Floats) -> Floats:
+    """Return how far each row covers each reference, (references, rows), 0 to 1, from unit vectors.
+
+    By the cosine itself a row covers the whole collection a little, and the best rows are those far from all others.
+    Its sixth power counts near rows alone, and the best rows are those in the middle of many.
+    """
+    squares: Floats = np.square(np.maximum(references @ rows.T, np.float32(0)))
+    return squares * squares * squares
+
+
+def cover_greedily(similarity: Floats, covered: Floats, weights: Floats, count: int) -> Coverage:
+    """Choose up to `count` columns of `similarity` (n, candidates), each the one that adds most to what is covered.
+
+    covered: (n,) how far each reference is covered before. weights: (n,) what each reference counts. Among equals the
+    first column is chosen. A gain only falls as more is covered, so one that was computed earlier is an upper bound,
+    and most columns need not be looked at again (Minoux 1978).
+    """
+    so_far = covered.astype(np.float64)
+    by_column = np.ascontiguousarray(similarity.T)
+    bounds = [(-_gain(column, so_far, weights), place) for place, column in enumerate(by_column)]
+    heapq.heapify(bounds)
+    rows: list[int] = []
+    gains: list[float] = []
+    while bounds and len(rows) < count:
+        _, place = bounds[0]
+        gain = _gain(by_column[place], so_far, weights)
+        heapq.heapreplace(bounds, (-gain, place))
+        if bounds[0][1] == place:
+            heapq.heappop(bounds)
+            rows.append(place)
+            gains.append(gain)
+            so_far = np.maximum(so_far, by_column[place])
+    return Coverage(np.array(rows, np.int64), np.array(gains, np.float64))
+
+
+def _gain(column: Floats, covered: Doubles, weights: Floats) -> float:
+    return float(np.dot(np.maximum(column - covered, 0), weights))
+
 
 SAMPLE_ITEMS = 256  # whose labels are the labels at random
 MIN_SAMPLE = 20  # of them that the model knows

@@ -3,10 +3,12 @@
 Some rows of a step that has not been learnt are the queries, the others are what is searched; rows that share a label
 are relevant, and the Jaccard of their label sets is the grade. The same rows are ranked as learnt so far and as before
 anything was learnt, so the difference is what learning gained. A fall of the mean average precision from step to step
-is drift.
+is drift. What each version of the model came from (items, labels, votes) follows from the audit log.
 """
 
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.storage.schema import get_meta, parse_json, set_meta
+from stillhash.collection.types import AuditEntry
 from stillhash.errors import BadState
 from stillhash.hashers import Hasher, LinearHasher, Model
 from stillhash.numeric import kernels
@@ -152,3 +155,47 @@ def thinned(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
         early, late = curve[:-half], curve[-half:]
         curve = [point for n, point in enumerate(early) if n % 2 == 0 or point["drift"]] + late
     return curve
+
+
+COUNTED_BY = {  # the field of an event that counts the rows of a change, by its first word
+    "add": "added",
+    "upsert": "added",
+    "import": "added",
+    "bulk": "added",
+    "relabel": "relabelled",
+    "add_labels": "relabelled",
+    "remove_labels": "relabelled",
+    "feedback": "votes",
+    "undo": "votes",
+    "learn": "learnt",
+}
+
+
+@dataclass(frozen=True)
+class LearningEvent:
+    """The changes since the version before, up to the one that published this version."""
+
+    version: int | None  # None: no version has learnt from them yet
+    time: str  # of the last change, UTC, ISO 8601
+    what: str  # the last change, as the audit log has it
+    added: int = 0  # items, with labels or without
+    relabelled: int = 0  # items
+    votes: int = 0  # also those that were taken back
+    learnt: int = 0  # labelled rows that are no items
+
+
+def learning_events(entries: Iterable[AuditEntry]) -> list[LearningEvent]:
+    """Return an event for each version, the latest last, from entries in the order of their changes."""
+    events: list[LearningEvent] = []
+    counts: dict[str, int] = {}
+    for entry in entries:
+        field = COUNTED_BY.get(entry.what.split()[0])
+        if field is not None:
+            counts[field] = counts.get(field, 0) + entry.rows
+        event = LearningEvent(None, entry.time, entry.what, **counts)
+        if entry.version_after != entry.version_before:
+            events.append(replace(event, version=entry.version_after))
+            counts = {}
+    if counts:
+        events.append(event)
+    return events

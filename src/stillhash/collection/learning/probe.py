@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.learning.prequential import MIN_LABELLED_ROWS, MeasuredItems, score_items
 from stillhash.collection.read_view import Snapshot
-from stillhash.collection.storage.items import RowNumbers, read_labels
-from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.items import read_labels
+from stillhash.collection.storage.schema import RowNumbers, get_meta
 from stillhash.collection.types import Id, VersionName
 from stillhash.errors import Conflict, NotFitted
 from stillhash.hashers import LinearHasher, Model

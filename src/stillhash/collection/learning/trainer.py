@@ -26,7 +26,7 @@ from stillhash.collection.learning.models import (
 from stillhash.collection.learning.prequential import Chunk, add_point, evaluate_chunk, load_history, save_history
 from stillhash.collection.learning.votes import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.settings import new_hasher
-from stillhash.collection.storage.items import NO_LABELS, NOT_JUDGED, RowNumbers
+from stillhash.collection.storage.items import NO_LABELS, NOT_JUDGED
 from stillhash.collection.storage.learner import (
     LearntRows,
     Lineage,
@@ -37,7 +37,7 @@ from stillhash.collection.storage.learner import (
     learn_step,
     lineage_of,
 )
-from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, parsing, set_meta
+from stillhash.collection.storage.schema import RowNumbers, count_rows, get_meta, is_fitted, parsing, set_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION, NewVersion
 from stillhash.collection.storage.votes import StoredVote, check_stored_votes

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stillhash.collection.read_view import Snapshot
-from stillhash.collection.storage.items import RowNumbers
+from stillhash.collection.storage.schema import RowNumbers
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Id
 from stillhash.errors import InvalidInput, NotFitted

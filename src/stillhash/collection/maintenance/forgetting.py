@@ -12,11 +12,10 @@ import numpy as np
 
 from stillhash.collection.learning.trainer import Trainer
 from stillhash.collection.maintenance.compaction import CompactionReport
-from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.learner import LearntRow, lineage_of
 from stillhash.collection.storage.lexical import rebuild_lexical
 from stillhash.collection.storage.row_arrays import round_to_half
-from stillhash.collection.storage.schema import get_meta, is_fitted, set_meta
+from stillhash.collection.storage.schema import RowNumbers, get_meta, is_fitted, set_meta
 from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.storage.store import FORGOTTEN_KEY, SCRUB_KEY, Store
 from stillhash.collection.types import ForgetReport, Id

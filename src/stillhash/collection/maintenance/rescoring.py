@@ -14,8 +14,10 @@ import numpy as np
 
 from stillhash.collection.learning.trainer import Trainer
 from stillhash.collection.settings import check_rescore_bits
-from stillhash.collection.storage.items import RowNumbers, ids_of
-from stillhash.collection.storage.rescoring_build import (
+from stillhash.collection.storage.items import ids_of
+from stillhash.collection.storage.row_arrays import (
+    RESCORING,
+    RowArrayTable,
     add_built,
     begin_build,
     built_rows,
@@ -24,10 +26,10 @@ from stillhash.collection.storage.rescoring_build import (
     ids_without_code,
     new_rescore_bits,
     read_built,
+    round_features,
     rows_without_code,
 )
-from stillhash.collection.storage.row_arrays import RESCORING, RowArrayTable, round_features
-from stillhash.collection.storage.schema import batches, get_meta, is_fitted, sums_stored_rows
+from stillhash.collection.storage.schema import RowNumbers, batches, get_meta, is_fitted, sums_stored_rows
 from stillhash.collection.storage.snapshot import ShareMeter
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Id

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.lexical import index_words, remove_words
-from stillhash.collection.storage.rescoring_build import drop_built
+from stillhash.collection.storage.row_arrays import drop_built
 from stillhash.collection.storage.schema import (
     LABELLED_KEY,
+    RowNumbers,
     batches,
     count_rows,
     get_meta,
@@ -141,7 +142,6 @@ def list_row_ids(connection: Connection, rows: list[int]) -> list[Id]:
     return [names[row] for row in rows]
 
 
-RowNumbers = NDArray[np.int64]
 NO_LABELS = "[]"  # as they are stored
 MAX_LIMIT = 2**63 - 1  # that SQLite takes
 NOT_JUDGED = -1  # in place of the number of a row that is no item, or whose features were rebuilt from its code

@@ -27,8 +27,17 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.items import NO_LABELS, NOT_JUDGED, RowNumbers
-from stillhash.collection.storage.schema import batches, count_rows, get_meta, has_table, parse_json, parsing, set_meta
+from stillhash.collection.storage.items import NO_LABELS, NOT_JUDGED
+from stillhash.collection.storage.schema import (
+    RowNumbers,
+    batches,
+    count_rows,
+    get_meta,
+    has_table,
+    parse_json,
+    parsing,
+    set_meta,
+)
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, InvalidInput
 from stillhash.files import read_sealed, stored_file, write_sealed

@@ -15,6 +15,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stillhash.errors import BadState, StillhashError
 
 STORE_FORMAT = 5
@@ -79,6 +82,7 @@ ADDITIVE_METHOD = "tally"  # which learns sums that a row can be taken out of
 MAX_PARAMETERS = 500  # in one statement
 UNREADABLE_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
 MAX_ROW_NUMBER = 1 << 35  # a bitmap of all rows then takes 4 GiB
+RowNumbers = NDArray[np.int64]
 
 
 def get_meta(connection: sqlite3.Connection, key: str) -> Any:

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.items import RowNumbers
-from stillhash.collection.storage.schema import MAX_ROW_NUMBER, get_meta, parsing
+from stillhash.collection.storage.schema import MAX_ROW_NUMBER, RowNumbers, get_meta, parsing
 from stillhash.errors import BadState, Conflict
 from stillhash.files import (
     check_sealed,

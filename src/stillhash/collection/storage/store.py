@@ -34,11 +34,10 @@ from stillhash.collection.storage.database import (
     connect,
     sync_commits,
 )
-from stillhash.collection.storage.items import DoubtfulLabelTable, ItemTable, RowNumbers
+from stillhash.collection.storage.items import DoubtfulLabelTable, ItemTable
 from stillhash.collection.storage.learner import LearnerFiles, LearntRowTable, SummedRowTable
 from stillhash.collection.storage.lexical import check_new_field, merge_lexical
-from stillhash.collection.storage.rescoring_build import end_build
-from stillhash.collection.storage.row_arrays import FEATURES, RESCORING, RowArrayTable
+from stillhash.collection.storage.row_arrays import FEATURES, RESCORING, RowArrayTable, end_build
 from stillhash.collection.storage.schema import (
     COMPACTED_FORMAT,
     COUNTERS,
@@ -48,6 +47,7 @@ from stillhash.collection.storage.schema import (
     READABLE_FORMATS,
     RESCORING_FORMAT,
     STORE_FORMAT,
+    RowNumbers,
     count_rows,
     create_script,
     get_meta,

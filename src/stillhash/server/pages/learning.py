@@ -13,7 +13,7 @@ from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
 from stillhash.collection import Collection
-from stillhash.collection.learning.learning_events import LearningEvent
+from stillhash.collection.learning.prequential import LearningEvent
 from stillhash.collection.learning.trainer import MIN_INIT_ROWS
 from stillhash.errors import Conflict, NotFitted, StillhashError
 from stillhash.server.dependencies import ExecutorParam
