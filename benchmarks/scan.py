@@ -102,7 +102,7 @@ def measure(count: int, bits: int, repeats: int, faiss: Any, progress: ReportPro
 
 
 def random_ranking(weights: Floats, rng: np.random.Generator) -> Ranking:
-    """Return a ranking with looks and predicted labels, as a trained model gives."""
+    """Return a ranking with similarity and predicted labels, as a trained model gives."""
     m, bits = weights.shape
     labels = rng.random((m, PAGE_LABELS), dtype=np.float32)
     labels /= np.linalg.norm(labels, axis=1, keepdims=True)

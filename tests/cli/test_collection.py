@@ -575,7 +575,7 @@ def test_explanations(films: Path) -> None:
         assert why["rank"] == rank and why["other_version"] == 2
         assert sum(why["bits"]) == pytest.approx(hit["score"], rel=1e-5)
         labels = why["label_weight"] * (why["labels"] or 0)
-        assert why["page_score"] == pytest.approx(labels + (1 - why["label_weight"]) * why["looks"], abs=1e-5)
+        assert why["page_score"] == pytest.approx(labels + (1 - why["label_weight"]) * why["similarity"], abs=1e-5)
     _, out, _ = call("search", films, "--vector", vector(0), "-k", 3, "--explain")
     assert "by version 1" in out and "labels + similarity" in out and "bits that count most" in out
     assert "--against" in call("search", films, "--vector", vector(0), "--against", 2)[2]

@@ -35,7 +35,7 @@ def test_it_measures_the_same_as_one_machine(tmp_path: Path) -> None:
     unlearnt = evaluate(fit_tally().ranking(queries.X), codes, with_unknown, without)
     names = [np.flatnonzero(row).tolist() for row in queries.Y]
     quality = evaluate_dataset(
-        Model("looks"), queries.X, [*names[:-1], [*names[-1], "unknown label"]], out, max_tasks=MAX_TASKS
+        Model("similarity"), queries.X, [*names[:-1], [*names[-1], "unknown label"]], out, max_tasks=MAX_TASKS
     )
     assert quality == pytest.approx(unlearnt, rel=0, abs=1e-12) and expected.map > unlearnt.map
 

@@ -84,8 +84,10 @@ def answers(collection: stillhash.Collection) -> dict[str, Any]:
         answer.pop("balance")  # which the stored answers lack
     for hit in (hit for name in searched for answer in results[name] for hit in answer["hits"]):
         assert all(hit.pop(name, None) is None for name in NEW_FIELDS)
-        for name in NEW_OF_EXPLANATIONS:
-            (hit["explanation"] or {}).pop(name, None)
+        if explanation := hit["explanation"]:
+            explanation["looks"] = explanation.pop("similarity")  # its name when the answers were stored
+            for name in NEW_OF_EXPLANATIONS:
+                explanation.pop(name, None)
     plain: dict[str, Any] = json.loads(json.dumps(results))
     return plain
 

@@ -313,7 +313,7 @@ class Twin:
             ranking = functions.rank_checked(model, np.asarray(query[None], np.float32), None, page)
             scores = signs(codes, self.bits).astype(np.float64) @ snap(ranking.weights)[0]
             (order,) = rank_all(ranking, codes, StoredEntries(list(may.values())))
-            if ranking.looks is not None:
+            if ranking.similarity is not None:
                 repeats = (query == X).all(axis=1)
                 order = np.concatenate([np.flatnonzero(repeats), order[~repeats[order]]])
         hits = list(zip(scores.astype(np.float32).tolist(), may, strict=True))
@@ -366,7 +366,7 @@ def check_answer(answer: Answer, expected: list[tuple[float, Id]], twin: Twin, v
         assert answer.ranking.startswith("cosine of raw features")
     else:
         model = twin.versions[answer.version].model
-        names = {"looks": "similarity", "hamming": "Hamming distance"}
+        names = {"similarity": "similarity", "hamming": "Hamming distance"}
         expected_start = "learnt similarity" if model.learnt else names[model.side]
         assert answer.ranking.startswith(expected_start)
 

@@ -115,7 +115,7 @@ def test_labels_and_similarity_make_the_page_score(pair: tuple[Collection, Twin]
     share = np.mean([bool(item.labels) for item in twin.items.values()])
     for query in QUERIES:
         predicted = raised((hasher.prepare(query[None]) @ model.U + model.u)[0], model.power)
-        every = {hit.id: hit.explanation.looks for hit in collection.search(query, 600, explain=0).hits}
+        every = {hit.id: hit.explanation.similarity for hit in collection.search(query, 600, explain=0).hits}
         nearest = sorted(every, key=lambda id_: -every[id_])[:NEIGHBOURS]
         neighbours = unit(sum(max(every[id_], 0) ** NEIGHBOUR_POWER * stored(id_) for id_ in nearest))
         query_labels = unit(predicted + share**0.5 * neighbours)
@@ -127,7 +127,7 @@ def test_labels_and_similarity_make_the_page_score(pair: tuple[Collection, Twin]
             why = hit.explanation
             hit_labels = unit(of_codes(hit.id, by_both=hit.placed == "labels") + STORED_WEIGHT * stored(hit.id))
             assert why.labels == pytest.approx(query_labels @ hit_labels, abs=1e-4) and 0 < why.label_weight < 1
-            together = why.label_weight * why.labels + (1 - why.label_weight) * why.looks
+            together = why.label_weight * why.labels + (1 - why.label_weight) * why.similarity
             assert why.page_score == pytest.approx(together, abs=1e-5)
             of_hit = shares_of(hit_labels, names)
             smaller = [min(dict(of_query)[name], dict(of_hit)[name]) for name in names]
@@ -191,7 +191,7 @@ def test_what_votes_add_to_the_score_is_a_part_of_it(tmp_path: Path) -> None:
     assert added == pytest.approx([hit.score - scores[hit.id] for hit in hits], abs=1e-4)
     on_page = [hit.explanation for hit in hits if hit.explanation.page_score is not None]
     assert len(on_page) >= 300 and all(why.label_weight == 0 and why.labels is None for why in on_page)
-    by_votes = [why.page_score - why.looks for why in on_page]
+    by_votes = [why.page_score - why.similarity for why in on_page]
     assert by_votes == pytest.approx([why.vote_score / (2 * BITS**0.5) for why in on_page], abs=1e-5)
     collection.close()
 
@@ -225,6 +225,6 @@ def test_a_model_of_an_earlier_release_explains_without_names(tmp_path: Path) ->
         archive.extractall(tmp_path)
     with stillhash.open(tmp_path / "golden") as collection:
         why = collection.search(QUERIES[0], 1, explain=0).hits[0].explanation
-        assert why.query_labels is why.hit_labels is why.shared_labels is None and why.looks is not None
+        assert why.query_labels is why.hit_labels is why.shared_labels is None and why.similarity is not None
         collection.feedback(QUERIES[0], 100, "up", source="ann")  # publishes a version that has them
         assert collection.search(QUERIES[0], 1, explain=0).hits[0].explanation.query_labels

@@ -76,7 +76,7 @@ def test_answers_do_so_before_there_are_codes(tmp_path: Path) -> None:
         assert all(names(collection.search(QUERIES[0], k)) == names(long)[:k] for k in (1, 12, 24, 119))
         assert long.balance is None
         collection.fit()
-        assert collection.search(QUERIES[0]).balance == 0.0  # by looks: nothing is learnt
+        assert collection.search(QUERIES[0]).balance == 0.0  # by similarity: nothing is learnt
         assert collection.search(QUERIES[0], balance=0.7).balance == 0.0
 
 

@@ -143,10 +143,10 @@ def test_version_0_is_the_query_against_the_codes(collection: stillhash.Collecti
     now, before = collection.search(X[0], 700), collection.search(X[0], 700, version=0)
     assert before.version == 0 and before.ranking.startswith("similarity") and now.ranking == "learnt similarity"
     functions = hash_functions(tmp_path / "c")
-    looks = functions.prepare(X[:1].astype(np.float32)) @ functions.W_ + functions.t_
+    similarity = functions.prepare(X[:1].astype(np.float32)) @ functions.W_ + functions.t_
     codes = collection.codes(range(700))
     assert codes is not None
-    scores = signs(codes, 32) @ (looks[0] / np.linalg.norm(looks))
+    scores = signs(codes, 32) @ (similarity[0] / np.linalg.norm(similarity))
     assert [hit.score for hit in before.hits] == pytest.approx(
         scores[[hit.id for hit in before.hits]].tolist(), abs=1e-4
     )

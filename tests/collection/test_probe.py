@@ -109,7 +109,7 @@ def twin_probe(collection: Collection, version: Any) -> tuple[list[Any], dict[An
         entries = [Entry(codes[n], sorted(labels[i]), None, codes[n], stored[n]) for n, i in enumerate(items)]
         ranking = ranking._replace(page=ranking.page._replace(labelled_share=1.0))
         places = rank_all(ranking, codes, StoredEntries(entries))
-        if model.side == "looks":
+        if model.side == "similarity":
             rotated = rescorer.queries(unit_rows(functions.prepare(features)))
             cosines = rescorer.cosines(rotated, np.repeat(stored[None], len(queries), axis=0))
             places = np.argsort(-cosines, axis=1, kind="stable")
@@ -245,7 +245,7 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
         for name, wrong in (("queries", 0), ("queries", 10**9), ("items", 5), ("items", float("nan")), ("seed", -1)):
             with pytest.raises(InvalidInput, match=name):
                 collection.probe(**{name: wrong})
-        for wrong in (99, -1, "looks", float("nan"), 1.5):
+        for wrong in (99, -1, "similarity", float("nan"), 1.5):
             with pytest.raises(InvalidInput, match="version"):
                 collection.probe(wrong)
             with pytest.raises(InvalidInput, match="version"):

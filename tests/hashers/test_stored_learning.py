@@ -200,7 +200,7 @@ def test_rows_decay_by_their_age() -> None:
     assert whole.stats_.rows == pytest.approx((0.5 ** (ages[:-70] / 200)).sum(), rel=1e-4)
 
 
-def test_bits_for_labels_leave_a_quarter_for_the_looks() -> None:
+def test_bits_for_labels_leave_a_quarter_for_similarity() -> None:
     for bits in (16, 64, 128):
         for rescore_bits in (0, 2):
             hasher = Tally(bits, rescore_bits=rescore_bits).fit(X[:500], Y[:500])

@@ -64,10 +64,10 @@ def test_labels_and_scores_equal_their_twins_and_do_not_depend_on_the_batch(powe
     rng = np.random.default_rng(bits)
     codes = np.packbits(rng.integers(0, 2, (4, 40, bits), np.uint8), axis=2, bitorder="little")
     V, v = rng.standard_normal((bits, labels), np.float32), rng.standard_normal(labels, np.float32)
-    queries, looks = rng.random((4, labels), np.float32), snap(rng.standard_normal((4, bits)).astype(np.float32))
-    most, shares = np.abs(looks).sum(axis=1), (0.3, 1.4)
+    queries, similarity = rng.random((4, labels), np.float32), snap(rng.standard_normal((4, bits)).astype(np.float32))
+    most, shares = np.abs(similarity).sum(axis=1), (0.3, 1.4)
     model = V, v, power
-    expected = reference.page_scores(codes, *model, queries, looks, most, shares)
+    expected = reference.page_scores(codes, *model, queries, similarity, most, shares)
     results = []
     for lanes in native:
         with kernels.using(lanes):
@@ -75,9 +75,9 @@ def test_labels_and_scores_equal_their_twins_and_do_not_depend_on_the_batch(powe
             np.testing.assert_allclose(items, reference.predict_labels(codes[0], *model), rtol=2e-4, atol=2e-5)
             some = rng.permutation(40)[:17]
             np.testing.assert_array_equal(kernels.predict_labels(codes[0, some], *model), items[some])
-            scores = kernels.page_scores(codes, *model, queries, looks, most, shares)
+            scores = kernels.page_scores(codes, *model, queries, similarity, most, shares)
             np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
-            part = codes[2:3, 10:20].copy(), *model, queries[2:3], looks[2:3], most[2:3], shares
+            part = codes[2:3, 10:20].copy(), *model, queries[2:3], similarity[2:3], most[2:3], shares
             np.testing.assert_array_equal(kernels.page_scores(*part), scores[2:3, 10:20])
             results.append(scores)
     assert all(np.array_equal(results[0], some) for some in results)

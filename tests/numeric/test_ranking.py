@@ -9,25 +9,25 @@ from hypothesis import strategies as st
 
 from stillhash.numeric import kernels
 from stillhash.numeric.exact_scores import score_all, snap
-from stillhash.numeric.ranking import Ranking, code_page_scores, looks_scores, order_rows, rank_all, rank_scores
+from stillhash.numeric.ranking import Ranking, code_page_scores, order_rows, rank_all, rank_scores, similarity_scores
 from stillhash.numeric.rescored_page import CANDIDATES
 
 native = [lanes for lanes in kernels.available() if lanes != "numpy"]  # where results do not depend on the batch
 
 
 def rank_one(ranking: Ranking, codes: np.ndarray) -> list[int]:
-    """Rank all codes for a single query with looks, by definition."""
-    numbers, exact_looks = np.arange(len(codes)), looks_scores(ranking)
-    (scores,), (by_looks,) = score_all(snap(ranking.weights), codes), score_all(exact_looks.grid, codes)
-    near = [n for n in numbers if by_looks[n] >= exact_looks.near[0]]
-    if not near and by_looks.max() >= exact_looks.nearest[0]:
-        near = [int(np.argmax(by_looks))]
+    """Rank all codes for a single query with similarity, by definition."""
+    numbers, exact_similarity = np.arange(len(codes)), similarity_scores(ranking)
+    (scores,), (by_similarity,) = score_all(snap(ranking.weights), codes), score_all(exact_similarity.grid, codes)
+    near = [n for n in numbers if by_similarity[n] >= exact_similarity.near[0]]
+    if not near and by_similarity.max() >= exact_similarity.nearest[0]:
+        near = [int(np.argmax(by_similarity))]
     order = sorted(numbers, key=lambda n: (-scores[n], n))
     if ranking.labels is not None:
         (again,) = code_page_scores(ranking, codes[None])
         page = sorted(order[:CANDIDATES], key=lambda n: (-again[n], -scores[n], n))
         order = page + order[CANDIDATES:]
-    return sorted(near, key=lambda n: (-by_looks[n], n)) + [n for n in order if n not in near]
+    return sorted(near, key=lambda n: (-by_similarity[n], n)) + [n for n in order if n not in near]
 
 
 @given(st.integers(0, 2**32), st.integers(0, 50), st.booleans())
@@ -57,7 +57,7 @@ def test_all_codes_are_ranked_as_one_query_at_a_time(lanes, seed, rows, bits, la
         item_side = part(rng, coarse, bits, labels), part(rng, coarse, labels)
         ranking = Ranking(*ranking[:2], predicted, *item_side, 1.5, float(rng.random()))
         if rng.random() < 0.5:
-            ranking = ranking._replace(page_looks=part(rng, coarse, 4, bits))
+            ranking = ranking._replace(page_similarity=part(rng, coarse, 4, bits))
     with kernels.using(lanes):
         orders = rank_all(ranking, codes)
         assert orders.tolist() == [rank_one(ranking.rows([q]), codes) for q in range(4)]

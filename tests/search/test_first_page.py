@@ -83,7 +83,7 @@ def make_rescored(rng, rows, bits, queries, labels, *, coarse):
     stored = Stored(rescorer.encode(X), parse_labels(sets, rows))
     ranking = make_ranking(rng, bits, queries, 0, coarse=coarse)
     if rng.random() < 0.2:
-        ranking = ranking._replace(looks=ranking.weights.copy())
+        ranking = ranking._replace(similarity=ranking.weights.copy())
     votes = floats(queries, bits) if rng.random() < 0.5 else None
     page = RescoredPage(rescorer, rescorer.queries(Q), votes=votes, similar=int(rng.choice([300, 350, 700])))
     if labels:
@@ -205,7 +205,7 @@ def test_places_are_named_by_their_numbers():
     assert dict(enumerate(PLACED)) == {**names, len(names): "similarity"}
 
 
-def test_a_ranking_without_looks_is_the_plain_order_by_score():
+def test_a_ranking_without_similarity_is_the_plain_order_by_score():
     rng = np.random.default_rng(9)
     codes = np.packbits(rng.integers(0, 2, (500, 16), np.uint8), axis=1, bitorder="little")
     index = Scan(16)

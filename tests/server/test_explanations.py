@@ -54,7 +54,7 @@ def test_labels_in_words(
 
 
 def test_parts_of_the_page_score_in_words() -> None:
-    why = Explanation([], [], 1, 0, 0.0, 1, looks=0.5, labels=0.9, label_weight=0.8, page_score=0.82)
+    why = Explanation([], [], 1, 0, 0.0, 1, similarity=0.5, labels=0.9, label_weight=0.8, page_score=0.82)
     sentence = "Labels count 80 % in this search, similarity 20 %: of 0.82, labels gave 0.72 and similarity 0.10."
     assert score_sentence(why) == sentence
     assert "similarity 0.10 and votes 0.03." in score_sentence(replace(why, page_score=0.85))
@@ -76,8 +76,8 @@ def test_labels_come_into_the_words_once_they_are_stored(tmp_path: Path) -> None
     with live_server({"c": collection}) as server:
         answer = collection.search(collection.reconstruct([77])[0], 3, explain=True)
         hit = answer.hits[-1]
-        assert hit.explanation is not None and hit.explanation.looks is not None
-        similar = f"similar by {round(100 * hit.explanation.looks)} %"
+        assert hit.explanation is not None and hit.explanation.similarity is not None
+        similar = f"similar by {round(100 * hit.explanation.similarity)} %"
         text = why_text(server, 77, int(hit.id))
         assert hit.placed == "similarity" and similar in text
         assert "Labels do not count in this search" in text and "Same labels" not in text and "labels gave" not in text

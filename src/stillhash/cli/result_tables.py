@@ -159,7 +159,7 @@ def _explanation_cells(explanation: dict[str, Any]) -> tuple[str, str, str]:
     """Return what orders the first page, rank and score by another version, and the bits that add or take most."""
     weight, parts = explanation["label_weight"], ""
     if weight is not None and explanation["page_score"] is not None:
-        labels, similarity = weight * (explanation["labels"] or 0), (1 - weight) * explanation["looks"]
+        labels, similarity = weight * (explanation["labels"] or 0), (1 - weight) * explanation["similarity"]
         parts = f"{labels:.2f} + {similarity:.2f}"
     bits = sorted(enumerate(explanation["bits"]), key=lambda bit: -abs(bit[1]))[:EXPLAINED_BITS]
     other = f"{explanation['other_rank']} ({explanation['other_score']:.4g})"

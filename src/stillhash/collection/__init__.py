@@ -35,11 +35,11 @@ from stillhash.collection.types import (
 from stillhash.collection.validation import check_filter_fields, check_path, check_rows
 from stillhash.errors import Conflict, InvalidInput, StoreFailed, report_shortages
 from stillhash.hashers import DEFAULT_HASHER, METHODS, check_fixed_codes
-from stillhash.numeric.sufficient_stats import MIN_LOOKS_CODE
+from stillhash.numeric.sufficient_stats import MIN_SIMILARITY_CODE
 from stillhash.numeric.validation import check_bits, check_choice, check_integer, check_number
 from stillhash.search import Index, searcher_for
 
-DEFAULT_BITS = MIN_LOOKS_CODE
+DEFAULT_BITS = MIN_SIMILARITY_CODE
 
 
 @report_shortages
@@ -74,7 +74,7 @@ def open(
     method, params : the hasher, by its name in METHODS; one with fixed codes.
     codes_see_labels : items that are added with labels get codes that hold them, and rank far better by labels. Exact
         repeats of an item are found at any length; near duplicates of it from 128 bits on, since shorter codes have too
-        few bits left for looks. Only some methods can, the default one too; for the others, and in `stats()` of their
+        few bits left. Only some methods can, the default one too; for the others, and in `stats()` of their
         collections, it is False.
     codes_only : items are ready codes of `bits` bits, such as perceptual hashes or binary embeddings: all verbs take
         packed codes (uint8, see `stillhash.codes`), or hexadecimal texts, in place of features. Search ranks by Hamming

@@ -19,7 +19,7 @@ from stillhash.hashers import Model
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
-from stillhash.numeric.ranking import Ranking, looks_scores, predict_labels
+from stillhash.numeric.ranking import Ranking, predict_labels, similarity_scores
 from stillhash.numeric.reference import STORED_WEIGHT, neighbour_labels
 from stillhash.numeric.rescored_page import CANDIDATES, MOST_SIMILAR, RescoredPage, StoredItems, label_vectors
 from stillhash.numeric.validation import Codes, Doubles, Floats
@@ -68,21 +68,21 @@ def _explain_answer(index: Searcher, answer: Answer, page: ExplainedPage, q: int
     groups = np.add.reduceat(parts, range(0, index.bits, BITS_IN_GROUP), axis=1).tolist()
     scores = (x @ snap(other_ranking.weights)[0]).astype(np.float32).tolist()
     ranks = _ranks(index, other_ranking, rows, min(scores), page).tolist()
-    looks: list[float | None] = [None] * len(rows)
+    similarity: list[float | None] = [None] * len(rows)
     labels: list[float | None] = [None] * len(rows)
     weight: float | None = None
     page_scores: list[float | None] = [None] * len(rows)
     if ranking.page is not None and page.stored is not None and page.candidates is not None:
         weight = float(page.candidates[q].page.strength)
-        looks, labels, page_scores = _rescored_parts(ranking, rows, page.candidates[q], page.stored)
-    elif ranking.looks is not None:
-        exact_looks = looks_scores(ranking)
-        looks = (x @ exact_looks.grid[0] / max(exact_looks.most[0], 1e-30)).tolist()
+        similarity, labels, page_scores = _rescored_parts(ranking, rows, page.candidates[q], page.stored)
+    elif ranking.similarity is not None:
+        exact_similarity = similarity_scores(ranking)
+        similarity = (x @ exact_similarity.grid[0] / max(exact_similarity.most[0], 1e-30)).tolist()
     if ranking.labels is not None:
         labels = (predict_labels(ranking, codes) @ ranking.labels[0]).tolist()
     explanations = [
         Explanation(
-            *(bits, groups[n], n + 1, page.other_version, scores[n], ranks[n], looks[n], labels[n]),
+            *(bits, groups[n], n + 1, page.other_version, scores[n], ranks[n], similarity[n], labels[n]),
             label_weight=weight,
             page_score=page_scores[n],
         )

@@ -32,7 +32,7 @@ class RankedPage(NamedTuple):
     missing: float = 0.0
     ids: IdArray = NO_IDS  # (m, k), and the ranking, where they are ranked by codes
     ranking: Ranking | None = None
-    balance: float | None = None  # of looks and labels, as in `Answer`
+    balance: float | None = None  # of similarity and labels, as in `Answer`
     candidates: list[Candidates] | None = None  # of each query, where rescoring codes order the first page
 
 
@@ -77,7 +77,7 @@ def build_answers(
 ) -> list[Answer]:
     """Return an answer for each query; `model`, or the name of another ranking, is what ranked them."""
     if not isinstance(model, str):
-        initial = SIMILARITY_RANKING if model.side == "looks" else HAMMING_RANKING
+        initial = SIMILARITY_RANKING if model.side == "similarity" else HAMMING_RANKING
         model = LEARNT_RANKING if model.learnt else initial
     columns = [[part[some[1] >= 0].tolist() for part in some] for some in scored]
     every_row = (row for _, rows, _ in columns for row in rows)

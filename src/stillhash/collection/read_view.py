@@ -282,7 +282,7 @@ class ReadView:
         self._seq = self._generation = self._last_row = -1
         self._index: Any = Index(store.settings["bits"])  # empty, until the first use
         self._functions: LinearHasher | None = None
-        self._version, self._model = 0, Model("looks")
+        self._version, self._model = 0, Model("similarity")
         self._source_shares: SourceShares = {}
         self._stored_features = StoredFeatures(store.codes)
         self._rescoring = None if store.rescorer is None else RescoringCodes(store.rescorer.width)

@@ -161,7 +161,7 @@ class Explanation:
     other_version: int
     other_score: float  # by that version
     other_rank: int
-    looks: float | None = None  # how similar it is to the query, from -1 to 1; the cosine, if rescored
+    similarity: float | None = None  # how similar it is to the query, from -1 to 1; the cosine, if rescored
     labels: float | None = None  # the cosine of the labels of query and hit; None where labels do not place it
     query_labels: list[LabelShare] | None = None  # of the query: predicted, or of its nearest items; at most 5
     hit_labels: list[LabelShare] | None = None  # predicted of the hit, and those that it has now
@@ -170,7 +170,7 @@ class Explanation:
     down_votes: int = 0  # or last
     vote_score: float | None = None  # what votes on any items and queries add to the score; None: nothing of their own
     label_weight: float | None = None  # how much labels count beside similarity on the first page, from 0 to 1
-    # label_weight * labels + (1 - label_weight) * looks, and what votes add: it orders the first page; None elsewhere
+    # label_weight * labels + (1 - label_weight) * similarity, and what votes add, orders the first page; None elsewhere
     page_score: float | None = None
 
 

@@ -53,17 +53,17 @@ PICKLED_BESIDE_STATE = ("stale_", OUTPUT_CONFIG)  # attributes
 OutputTable = Literal["default", "pandas", "polars"]
 
 
-Side = Literal["hamming", "looks", "features", "code", "labels"]  # of a query, that a model multiplies
+Side = Literal["hamming", "similarity", "features", "code", "labels"]  # of a query, that a model multiplies
 
 
 class Model(NamedTuple):
     """The learnt part of a ranking: weights = side(q) @ M + m.
 
     side(q) is the features of a query, the signs of its code, or its predicted labels: max(q @ U + u, 0) to the power
-    of `power`. "hamming" and "looks" need no M: their weights are the signs of the query's code, and the query before
-    it is quantised. N, if there is one, is a correction by the features: + q @ N.
+    of `power`. "hamming" and "similarity" need no M: their weights are the signs of the query's code, and the query
+    before it is quantised. N, if there is one, is a correction by the features: + q @ N.
 
-    With a `balance` r, weights are r times those, of unit norm, and 1 - r times the looks, of unit norm. With V, the
+    With a `balance` r, weights are r times those, of unit norm, and 1 - r times those of similarity. With V, the
     first page is ordered by the labels predicted of query and code: see `numeric.ranking`.
     """
 
@@ -80,7 +80,7 @@ class Model(NamedTuple):
     query_length: float = 0.0  # of labels predicted of the rows learnt, the root mean square; 0: not known
     query_power: float = 1.0  # that predicted labels are raised to on the first page, of queries
     item_power: float = 1.0  # and of codes
-    label_bits: int = 0  # so many of the first bits hold the labels of rows that were stored with them, not their looks
+    label_bits: int = 0  # so many of the first bits hold the labels of rows that were stored with them, not features
     plain_share: float = 0.0  # of the stored rows, those without labels
     held_share: float = 0.0  # of the stored codes, those that hold labels
     label_names: list[Hashable] | None = None  # of the columns of U; None: not known
@@ -92,7 +92,7 @@ class Model(NamedTuple):
 
     def resolve_balance(self, balance: float | None = None) -> float | None:
         """Return the balance that a search by this one has; None, for both, leaves it to the model, or is none."""
-        if self.side == "looks":
+        if self.side == "similarity":
             return 0.0
         return self.balance if balance is None else balance
 
@@ -244,7 +244,7 @@ class Hasher:
     def weigh_by(self, model: Model, Q: ArrayLike) -> Floats:
         """Return the weights of queries by a model of the same hash functions, of this or an earlier version."""
         Q = self._checked(Q)
-        if model.side == "looks" or model.balance is not None:
+        if model.side == "similarity" or model.balance is not None:
             return self.functions().ranking_by(model, Q).weights
         if model.M is None:
             weights = signs(self.encode_checked(Q), self.bits)

@@ -18,7 +18,7 @@ from stillhash.numeric.sufficient_stats import LabelDirections, label_bits, unit
 from stillhash.numeric.validation import Codes, Doubles, Floats, Mask, check_arrays, check_number
 
 PLAIN_SHARE = 0.75  # of hash functions that predict labels, where codes hold none
-MAX_RESCORED_SHARE = 0.75  # of a code beside a rescoring code: the first hits by it are better, if looks find them
+MAX_RESCORED_SHARE = 0.75  # of a code beside a rescoring code: its first hits are better, if similarity finds them
 MIN_BELIEF = 0.5  # in the labels of a row, or it counts as a row without
 
 

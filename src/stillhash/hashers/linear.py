@@ -10,7 +10,14 @@ from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq
 from stillhash.numeric.labels import Labels
-from stillhash.numeric.ranking import FEW_BITS_LOSSES, MANY_LOOKS_BITS, MIN_LOOKS_BITS, NEAR_LOSSES, Ranking, half_power
+from stillhash.numeric.ranking import (
+    FEW_BITS_LOSSES,
+    MANY_SIMILARITY_BITS,
+    MIN_SIMILARITY_BITS,
+    NEAR_LOSSES,
+    Ranking,
+    half_power,
+)
 from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescored_page import MOST_SIMILAR, SIMILAR, SIMILAR_FEW_LABELS, LabelRegression, RescoredPage
 from stillhash.numeric.rescoring import Rescorer
@@ -67,8 +74,8 @@ class LinearHasher(Hasher):
         if share is None:
             return Ranking(self.weigh_by(model, Q))
         X = self.prepare(Q)
-        looks = self.project(X)
-        weights, predicted, by_votes = unit_rows(looks), None, None
+        similarity = self.project(X)
+        weights, predicted, by_votes = unit_rows(similarity), None, None
         if share:
             if model.U is None or model.M is None:
                 learnt = self.weigh_by(model._replace(balance=None, N=None), Q)
@@ -80,26 +87,26 @@ class LinearHasher(Hasher):
             by_votes = kernels.project(X, model.N)
             weights = weights + by_votes
         if page is not None:
-            scored = Ranking(weights, looks)
+            scored = Ranking(weights, similarity)
             return self._ranking_with_page(model, page, X, scored, predicted, (share, balance is not None), by_votes)
         label_bits, losses = model.label_bits, NEAR_LOSSES
-        if model.side == "looks" and self.bits - self.label_bits_ >= MIN_LOOKS_BITS:
+        if model.side == "similarity" and self.bits - self.label_bits_ >= MIN_SIMILARITY_BITS:
             label_bits = self.label_bits_  # some codes may hold labels before anything is learnt
-        page_looks = None
-        if label_bits and self.bits - label_bits >= MIN_LOOKS_BITS:
-            page_looks = looks.copy()
-            page_looks[:, :label_bits] *= np.float32(model.plain_share)  # what they say of looks in all codes together
-            looks[:, :label_bits] = 0
-        if label_bits and self.bits - label_bits < MANY_LOOKS_BITS:
+        page_similarity = None
+        if label_bits and self.bits - label_bits >= MIN_SIMILARITY_BITS:
+            page_similarity = similarity.copy()
+            page_similarity[:, :label_bits] *= np.float32(model.plain_share)  # by the codes in which they are free
+            similarity[:, :label_bits] = 0
+        if label_bits and self.bits - label_bits < MANY_SIMILARITY_BITS:
             losses = FEW_BITS_LOSSES
         if model.V is None or predicted is None:
-            return Ranking(weights, looks, losses=losses)
+            return Ranking(weights, similarity, losses=losses)
         certainty = _certainty(predicted, model.query_length) if balance is None else np.ones(len(Q), np.float32)
         predicted /= np.maximum(predicted.max(axis=1, keepdims=True), np.float32(1e-30))
         labels = unit_rows(half_power(predicted, model.query_power))
-        if share < 1:  # so that labels count share * certainty on the first page, and looks the rest
+        if share < 1:  # so that labels count share * certainty on the first page, and similarity the rest
             labels *= (certainty * np.float32(1 - share) / (1 - np.float32(share) * certainty))[:, None]
-        return Ranking(weights, looks, labels, model.V, model.v, model.item_power, share, losses, page_looks)
+        return Ranking(weights, similarity, labels, model.V, model.v, model.item_power, share, losses, page_similarity)
 
     def _ranking_with_page(
         self,
@@ -112,7 +119,7 @@ class LinearHasher(Hasher):
         by_votes: Floats | None,
     ) -> Ranking:
         """Return how prepared queries rank codes by this score, with a first page by rescoring codes."""
-        (share, fixed), similarity = balance, scored.looks
+        (share, fixed), similarity = balance, scored.similarity
         assert similarity is not None
         many_labelled = page.regression is not None and page.labelled_share >= MANY_LABELLED
         similar = SIMILAR if many_labelled else SIMILAR_FEW_LABELS
@@ -138,7 +145,7 @@ class LinearHasher(Hasher):
                 labelled_share=page.labelled_share,
                 fixed=fixed,
             )
-        return scored._replace(looks=unit_rows(similarity), page=rescored)
+        return scored._replace(similarity=unit_rows(similarity), page=rescored)
 
     def page_model(self, model: Model, rescorer: Rescorer, labelled_share: float = 1.0) -> PageModel:
         """Return what orders the first page by rescoring codes, for a model of these hash functions.

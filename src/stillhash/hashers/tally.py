@@ -74,9 +74,9 @@ class Tally(LabelledCodes):
         ignores labels, as the paper does; "identity" takes features that are signs of ready codes, as many as bits.
     codes_see_labels : rows that are encoded with their labels, encode(X, Y), get codes that hold them. Pass these codes
         to `partial_fit`, and rows without labels too, so that the similarity suits all that is stored.
-    share : the share of bits that are for labels, the others are for looks; None: by the length of the code.
-    balance : how much the learnt similarity counts beside looks (the query, not quantised, against the codes), 0 to 1;
-        None: its reliability, which follows from the residuals of the regressions and rises with the labels.
+    share : the share of bits that are for labels, the others are for similarity; None: by the length of the code.
+    balance : how much what is learnt counts beside plain similarity (the query, not quantised, against the codes), 0 to
+        1; None: its reliability, which follows from the residuals of the regressions and rises with the labels.
     rescore_bits : 1, 2, 4 or 8: rows are learnt by their rescoring codes of so many bits a dimension, in place of their
         features. Then sums are exact: `unlearn` leaves nothing behind, and sums over what is stored are equal to the
         bit, in any order. 0: by their features.
@@ -356,7 +356,7 @@ class Tally(LabelledCodes):
 
     def initial_model(self) -> Model:
         """Return the ranking before any label: the query, not quantised, against the codes."""
-        return Model("hamming" if self.init == "identity" else "looks")
+        return Model("hamming" if self.init == "identity" else "similarity")
 
     def _solve(self) -> Model:
         if self.rescorer_ is not None:  # so that the model does not depend on the order of rows either

@@ -244,20 +244,20 @@ def page_scores(
     v: Array,
     power: float,
     labels: Array,
-    looks: Array,
+    similarity: Array,
     most: Array,
     shares: tuple[float, float],
 ) -> Array:
     """Return the scores (m, n) of each query and its codes (m, n, width).
 
     shares[0] times the cosine of `predict_labels` of the code and labels (m, labels) of the query, and shares[1] times
-    the score by looks (m, bits), on the grid of `exact_scores.snap`, divided by `most` (m,).
+    the score by similarity (m, bits), on the grid of `exact_scores.snap`, divided by `most` (m,).
     """
     if _lanes == "numpy":
-        return reference.page_scores(codes, V, v, power, labels, looks, most, shares)
+        return reference.page_scores(codes, V, v, power, labels, similarity, most, shares)
     scores = np.empty(codes.shape[:2], np.float32)
     V, v, labels = np.ascontiguousarray(V), np.ascontiguousarray(v), np.ascontiguousarray(labels)
-    native.page_scores(_lanes, codes, V, v, round(2 * power), labels, looks, most, *shares, scores)
+    native.page_scores(_lanes, codes, V, v, round(2 * power), labels, similarity, most, *shares, scores)
     return scores
 
 

@@ -14,61 +14,61 @@ from stillhash.numeric.exact_scores import Grid, score_all, snap
 from stillhash.numeric.rescored_page import CANDIDATES, RescoredPage, StoredItems, page_scores
 from stillhash.numeric.validation import Codes, Floats
 
-PAGE_LOOKS = 2.0  # how much more looks count there, beside labels, than in the score
-# Loss of a code: the share of |looks| on which it differs from the query's code, 0 to 1. Up to the first of these a hit
-# is a near match, up to the second the closest hit is one too.
+PAGE_SIMILARITY = 2.0  # how much more similarity counts there, beside labels, than in the score
+# Loss of a code: the share of |similarity| on which it differs from the query's code, 0 to 1. Up to the first of these
+# a hit is a near match, up to the second the closest hit is one too.
 NEAR_LOSSES = 0.01, 0.07
-FEW_BITS_LOSSES = 0.0, 0.02  # where bits hold labels too, and fewer than MANY_LOOKS_BITS hold looks
-MANY_LOOKS_BITS = 96
-MIN_LOOKS_BITS = 48  # where others hold labels, near matches are found by these alone if there are so many
+FEW_BITS_LOSSES = 0.0, 0.02  # where bits hold labels too, and fewer than MANY_SIMILARITY_BITS are about features
+MANY_SIMILARITY_BITS = 96
+MIN_SIMILARITY_BITS = 48  # where others hold labels, near matches are found by these alone if there are so many
 
 
 class Ranking(NamedTuple):
     """How m queries rank codes.
 
-    The score of a code x is weights . x. With `looks`, hits whose code is nearly that of the query come first. With
-    `labels`, the first CANDIDATES hits by score are ordered again by the labels that are predicted of query and code.
+    The score of a code x is weights . x. With `similarity`, hits whose code is nearly that of the query come first.
+    With `labels`, the first CANDIDATES hits by score are ordered again by the labels predicted of query and code.
     """
 
     weights: Floats  # (m, b)
-    looks: Floats | None = None  # (m, b): the query before it is quantised
+    similarity: Floats | None = None  # (m, b): the query before it is quantised
     labels: Floats | None = None  # (m, labels) predicted of each query, of unit norm, shorter the less sure they are
     V: Floats | None = None  # (b, labels), and
     v: Floats | None = None  # (labels,): of a code, x @ V + v are predicted
     power: float = 1.0  # that predicted labels of codes are raised to
-    balance: float = 0.0  # how much labels count beside looks, 0 to 1
+    balance: float = 0.0  # how much labels count beside similarity, 0 to 1
     losses: tuple[float, float] = NEAR_LOSSES
-    page_looks: Floats | None = None  # (m, b): looks as they count on the first page; None: as they are
-    page: RescoredPage | None = None  # the first page by rescoring codes; then `looks` only find candidates
+    page_similarity: Floats | None = None  # (m, b): similarity as it counts on the first page; None: as it is
+    page: RescoredPage | None = None  # the first page by rescoring codes; then `similarity` only finds candidates
 
     def rows(self, some: Any) -> "Ranking":
         """Return the ranking of some of the queries."""
-        parts = {"looks": self.looks, "labels": self.labels, "page_looks": self.page_looks}
+        parts = {"similarity": self.similarity, "labels": self.labels, "page_similarity": self.page_similarity}
         chosen = {name: part[some] for name, part in parts.items() if part is not None}
         page = None if self.page is None else self.page.rows(some)
         return self._replace(weights=self.weights[some], page=page, **chosen)
 
 
-class LooksScores(NamedTuple):
-    """Exact scores by looks: the weights on the grid, their greatest possible score, and where near matches begin."""
+class SimilarityScores(NamedTuple):
+    """Exact scores by similarity: weights on the grid, their greatest possible score, and where near matches begin."""
 
     grid: Grid  # (m, b)
     most: NDArray[np.float64]  # (m,)
     near: Floats  # (m,) the least score of a near match
     nearest: Floats  # (m,) the least score of the closest hit that is a near match
 
-    def rows(self, some: Any) -> "LooksScores":
+    def rows(self, some: Any) -> "SimilarityScores":
         """Return the scores of some of the queries."""
-        return LooksScores(self.grid[some], self.most[some], self.near[some], self.nearest[some])
+        return SimilarityScores(self.grid[some], self.most[some], self.near[some], self.nearest[some])
 
 
-def looks_scores(ranking: Ranking) -> LooksScores:
-    """Return what near matches are found by, of a ranking with looks."""
-    assert ranking.looks is not None
-    grid = snap(ranking.looks)
+def similarity_scores(ranking: Ranking) -> SimilarityScores:
+    """Return what near matches are found by, of a ranking with similarity."""
+    assert ranking.similarity is not None
+    grid = snap(ranking.similarity)
     most = np.abs(grid).sum(axis=1)
     near, nearest = (((1 - 2 * loss) * most).astype(np.float32) for loss in ranking.losses)
-    return LooksScores(grid, most, near, nearest)
+    return SimilarityScores(grid, most, near, nearest)
 
 
 def predict_labels(ranking: Ranking, codes: Codes) -> Floats:
@@ -80,13 +80,13 @@ def predict_labels(ranking: Ranking, codes: Codes) -> Floats:
 def code_page_scores(ranking: Ranking, codes: Codes) -> Floats:
     """Return the scores (m, n) on the first page of each query's codes (m, n, bytes).
 
-    They are the cosine of labels, and the score by looks as a share of its most, from -1 to 1.
+    They are the cosine of labels, and the score by similarity as a share of its most, from -1 to 1.
     """
-    looks = ranking.looks if ranking.page_looks is None else ranking.page_looks
-    assert looks is not None and ranking.labels is not None and ranking.V is not None and ranking.v is not None
-    grid = snap(looks)
+    similarity = ranking.similarity if ranking.page_similarity is None else ranking.page_similarity
+    assert similarity is not None and ranking.labels is not None and ranking.V is not None and ranking.v is not None
+    grid = snap(similarity)
     share = np.float32(ranking.balance)
-    shares = float(share), float(np.float32(PAGE_LOOKS) * (1 - share))
+    shares = float(share), float(np.float32(PAGE_SIMILARITY) * (1 - share))
     model = ranking.V, ranking.v, ranking.power
     return kernels.page_scores(codes, *model, ranking.labels, grid, np.abs(grid).sum(axis=1), shares)
 
@@ -94,32 +94,32 @@ def code_page_scores(ranking: Ranking, codes: Codes) -> Floats:
 def rank_all(ranking: Ranking, codes: Codes, stored: StoredItems | None = None) -> NDArray[np.int64]:
     """Return for each query the numbers (m, n) of all codes, best first.
 
-    Near matches first, by their score by looks; then the first CANDIDATES by score, by their page score; then the
+    Near matches first, by their score by similarity; then the first CANDIDATES by score, by their page score; then the
     others by score. Among equals a higher score, then a smaller number.
 
     stored: what is stored of the codes, by their numbers, where rescoring codes order the first page. Then candidates
-    are the first CANDIDATES by score and the first `page.similar` by looks; those of NEAR_COSINE or more come first, by
-    their cosine, and then the other candidates by their page score. Where labels count, those by looks alone that are
-    no finalists keep their place by score.
+    are the first CANDIDATES by score and the first `page.similar` by similarity; those of NEAR_COSINE or more come
+    first, by their cosine, and then the other candidates by their page score. Where labels count, those by similarity
+    alone that are no finalists keep their place by score.
     """
     orders = order_rows(score_all(snap(ranking.weights), codes))
-    if ranking.looks is None or not len(codes):
+    if ranking.similarity is None or not len(codes):
         return orders
     if ranking.page is not None:
         assert stored is not None
         return np.stack([_rescored_order(ranking, q, codes, stored, order) for q, order in enumerate(orders)])
-    exact_looks = looks_scores(ranking)
+    exact_similarity = similarity_scores(ranking)
     if ranking.labels is not None:
         pages = orders[:, :CANDIDATES]
         again = code_page_scores(ranking, codes[pages])
         orders[:, :CANDIDATES] = np.take_along_axis(pages, order_rows(again), axis=1)
-    by_looks = score_all(exact_looks.grid, codes)
-    near, closest = by_looks >= exact_looks.near[:, None], by_looks.argmax(axis=1)
-    alone = np.flatnonzero(~near.any(axis=1) & (by_looks.max(axis=1) >= exact_looks.nearest))
+    by_similarity = score_all(exact_similarity.grid, codes)
+    near, closest = by_similarity >= exact_similarity.near[:, None], by_similarity.argmax(axis=1)
+    alone = np.flatnonzero(~near.any(axis=1) & (by_similarity.max(axis=1) >= exact_similarity.nearest))
     near[alone, closest[alone]] = True
     for q in np.flatnonzero(near.any(axis=1)):
         first, others = np.flatnonzero(near[q]), orders[q, ~near[q, orders[q]]]
-        orders[q] = np.concatenate([first[np.argsort(-by_looks[q, first], kind="stable")], others])
+        orders[q] = np.concatenate([first[np.argsort(-by_similarity[q, first], kind="stable")], others])
     return orders
 
 
@@ -127,10 +127,10 @@ def _rescored_order(
     ranking: Ranking, q: int, codes: Codes, stored: StoredItems, by_score: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the numbers of all codes in the order of one query, given their order by score."""
-    assert ranking.looks is not None and ranking.page is not None
-    by_looks = order_rows(score_all(snap(ranking.looks[[q]]), codes))[0]
+    assert ranking.similarity is not None and ranking.page is not None
+    by_similarity = order_rows(score_all(snap(ranking.similarity[[q]]), codes))[0]
     chosen = np.zeros(len(codes), bool)
-    chosen[by_score[:CANDIDATES]] = chosen[by_looks[: ranking.page.similar]] = True
+    chosen[by_score[:CANDIDATES]] = chosen[by_similarity[: ranking.page.similar]] = True
     candidates = by_score[chosen[by_score]]  # so the first CANDIDATES of them are the first by score
     rescoring_codes, labels = stored.rescoring_codes(candidates), stored.labels(candidates)
     page = page_scores(ranking.page, q, codes[candidates], rescoring_codes, labels)
@@ -153,7 +153,7 @@ def order_rows(scores: Floats) -> NDArray[np.int64]:
 
 def rank_scores(ranking: Ranking, codes: Codes, stored: StoredItems | None = None) -> Floats:
     """Return scores (m, n) that rank all codes as `rank_all` does; where that is by score, these, so ties are seen."""
-    if ranking.looks is None:
+    if ranking.similarity is None:
         return score_all(snap(ranking.weights), codes)
     scores = np.empty((len(ranking.weights), len(codes)), np.float32)
     np.put_along_axis(scores, rank_all(ranking, codes, stored), np.arange(len(codes), 0, -1, dtype=np.float32)[None], 1)

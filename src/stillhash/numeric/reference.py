@@ -113,14 +113,14 @@ def page_scores(
     v: Array,
     power: float,
     labels: Array,
-    looks: Array,
+    similarity: Array,
     most: Array,
     shares: tuple[float, float],
 ) -> Array:
     scores = np.empty(codes.shape[:2], np.float32)
     for q, some in enumerate(codes):
-        x = np.unpackbits(some, axis=1, count=looks.shape[1], bitorder="little") * 2.0 - 1
-        alike = ((x @ looks[q]).astype(np.float32) / max(most[q], 1e-30)).astype(np.float32)
+        x = np.unpackbits(some, axis=1, count=similarity.shape[1], bitorder="little") * 2.0 - 1
+        alike = ((x @ similarity[q]).astype(np.float32) / max(most[q], 1e-30)).astype(np.float32)
         cosines = predict_labels(some, V, v, power) @ labels[q]
         scores[q] = np.float32(shares[0]) * cosines + np.float32(shares[1]) * alike
     return scores

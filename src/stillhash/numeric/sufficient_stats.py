@@ -380,16 +380,16 @@ class StoredProjection:
 # Codes of rows that are labelled when they are stored: the first bits hold the labels. docs/method.md derives it.
 
 
-MIN_LOOKS_CODE = 128  # bits of a code that has enough for looks to find near duplicates by
+MIN_SIMILARITY_CODE = 128  # of a code that has enough bits about features to find near duplicates by
 
 
 def label_bits(bits: int) -> int:
-    """Return how many bits of a code are for labels; the others are for looks.
+    """Return how many bits of a code are for labels; the others are about features alone.
 
-    Near duplicates can be found by 56 bits for looks, which a code of 128 bits can spare: it has so many, and half of
-    the bits beyond. Of shorter codes a sixteenth is for looks. docs/method.md has the measurements.
+    Near duplicates can be found by 56 bits of features, which a code of 128 bits can spare: it has so many, and half of
+    the bits beyond. Of shorter codes it is a sixteenth. docs/method.md has the measurements.
     """
-    return bits - bits // 16 if bits < MIN_LOOKS_CODE else bits // 2 + 8
+    return bits - bits // 16 if bits < MIN_SIMILARITY_CODE else bits // 2 + 8
 
 
 class LabelDirections(NamedTuple):

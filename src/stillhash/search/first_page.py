@@ -1,8 +1,8 @@
 """Search as people see it: near matches first, the first page ordered again, votes on their own query.
 
-The order is that of `numeric.ranking.rank_all`, found in an index by two searches: by score, and by looks. Where
-rescoring codes order the page, the first of both are its candidates; elsewhere the search by looks has a floor that
-only near matches reach. It holds for any index, on this machine or on a cluster.
+The order is that of `numeric.ranking.rank_all`, found in an index by two searches: by score, and by similarity. Where
+rescoring codes order the page, the first of both are its candidates; elsewhere the search by similarity has a floor
+that only near matches reach. It holds for any index, on this machine or on a cluster.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from stillhash.numeric import kernels
 from stillhash.numeric.codes import width
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.kernels import Ends
-from stillhash.numeric.ranking import LooksScores, Ranking, code_page_scores, looks_scores
+from stillhash.numeric.ranking import Ranking, SimilarityScores, code_page_scores, similarity_scores
 from stillhash.numeric.rescored_page import CANDIDATES, PageScores, StoredItems, score_pages
 from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search.blocks import NO_IDS, IdArray
@@ -52,8 +52,8 @@ def search_page(
     """Return the first k hits of each query: exactly the first k of `rank_all`.
 
     allowed: as in `index.search`. liked, disliked: for each query, ids that come first, in this order, and last.
-    repeats: for each query, ids that are known to repeat it, whatever their codes; by looks they are the nearest of
-    the near matches. All must be in the index and allowed. stored: where rescoring codes order the page, what is
+    repeats: for each query, ids that are known to repeat it, whatever their codes; they are the nearest of the near
+    matches. All must be in the index and allowed. stored: where rescoring codes order the page, what is
     stored of its candidates.
     """
     k = check_integer(k, "k", 1)
@@ -63,17 +63,17 @@ def search_page(
     if ranking.page is not None:
         assert stored is not None
         return _rescored_page(index, ranking, k, allowed, stored, ends)
-    looks = None if ranking.looks is None else looks_scores(ranking)
-    candidates = 0 if looks is None or ranking.labels is None else CANDIDATES
+    similarity = None if ranking.similarity is None else similarity_scores(ranking)
+    candidates = 0 if similarity is None or ranking.labels is None else CANDIDATES
     most = max(k + max(map(len, disliked or ()), default=0), candidates)
-    hits, near = _search(index, ranking, looks, max(1, min(most, len(index))), allowed)
+    hits, near = _search(index, ranking, similarity, max(1, min(most, len(index))), allowed)
     candidate_ids = hits.ids[:, :candidates]
-    if repeats is not None and looks is not None:
+    if repeats is not None and similarity is not None:
         near = [np.concatenate([a, b[~np.isin(b, a)]]) if len(a) else b for a, b in zip(repeats, near, strict=True)]
     end_ids, counts = _join_ends(near, *ends[1:])
     codes = _read_codes(index, np.concatenate([candidate_ids.ravel(), end_ids]))
     again = np.empty(candidate_ids.shape, np.float32)
-    if looks is not None and again.size:
+    if similarity is not None and again.size:
         again = code_page_scores(ranking, codes[: again.size].reshape(*again.shape, -1))
     moved = Ends(codes[again.size :], end_ids, counts)
     page = kernels.arrange_page((hits.scores, hits.ids), again, snap(ranking.weights), moved, k)
@@ -133,13 +133,13 @@ def _nearest(candidates: Candidates, repeats: IdArray) -> IdArray:
 
 
 def _two_searches(index: Searcher, ranking: Ranking, k: int, allowed: Any) -> tuple["HitsByScore", IdArray]:
-    """Return the best k hits of all queries by score, and the ids of the best by looks; one array if both are alike."""
-    assert ranking.looks is not None
+    """Return the best k hits of all queries by score, and the ids of the best by similarity; one array if alike."""
+    assert ranking.similarity is not None
     m = len(ranking.weights)
-    if np.array_equal(ranking.weights, ranking.looks):  # nothing is learnt
+    if np.array_equal(ranking.weights, ranking.similarity):  # nothing is learnt
         alike = index.search_checked(ranking.weights, k, no_floors(m), allowed)
         return HitsByScore(*alike, alike.missing), alike.ids
-    hits = index.search_checked(np.concatenate([ranking.weights, ranking.looks]), k, no_floors(2 * m), allowed)
+    hits = index.search_checked(np.concatenate([ranking.weights, ranking.similarity]), k, no_floors(2 * m), allowed)
     return HitsByScore(hits.scores[:m], hits.ids[:m], hits.missing), hits.ids[m:]
 
 
@@ -152,17 +152,17 @@ class HitsByScore(NamedTuple):
 
 
 def _search(
-    index: Searcher, ranking: Ranking, looks: LooksScores | None, k: int, allowed: Any
+    index: Searcher, ranking: Ranking, similarity: SimilarityScores | None, k: int, allowed: Any
 ) -> tuple[HitsByScore, list[IdArray]]:
     """Return the best hits by score, and the near matches of each query."""
     m = len(ranking.weights)
-    if looks is None or ranking.looks is None:
+    if similarity is None or ranking.similarity is None:
         hits = index.search_checked(ranking.weights, k, no_floors(m), allowed)
         return HitsByScore(*hits, hits.missing), [NO_IDS] * m
     free = no_floors(m)
-    floors = Floors(np.concatenate([free.least, looks.nearest]), np.concatenate([free.most, looks.near]))
-    hits = index.search_checked(np.concatenate([ranking.weights, ranking.looks]), k, floors, allowed)
-    is_near = hits.scores[m:] >= looks.near[:, None]
+    floors = Floors(np.concatenate([free.least, similarity.nearest]), np.concatenate([free.most, similarity.near]))
+    hits = index.search_checked(np.concatenate([ranking.weights, ranking.similarity]), k, floors, allowed)
+    is_near = hits.scores[m:] >= similarity.near[:, None]
     is_near[:, 0] = hits.ids[m:, 0] >= 0
     near = [some[:count] for some, count in zip(hits.ids[m:], is_near.sum(axis=1).tolist(), strict=True)]
     return HitsByScore(hits.scores[:m], hits.ids[:m], hits.missing), near

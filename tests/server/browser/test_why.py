@@ -30,11 +30,11 @@ def test_it_says_in_words_what_the_model_sees(shared: LiveServer, visit: Callabl
     hit = order(page)[1]
     answer = collection.search(collection.reconstruct([77])[0], 13, explain=0)
     expected = next(one.explanation for one in answer.hits if str(one.id) == hit)
-    assert expected is not None and expected.shared_labels and expected.looks is not None
+    assert expected is not None and expected.shared_labels and expected.similarity is not None
     why = open_why(page, 1)
     assert "Same labels: " in why.locator(".reasons").inner_text()
     assert str(expected.shared_labels[0].label)[:60] in why.locator(".reasons").inner_text()  # long ones are cut
-    assert f"similar by {round(100 * expected.looks)} %" in why.locator(".reasons").inner_text()
+    assert f"similar by {round(100 * expected.similarity)} %" in why.locator(".reasons").inner_text()
     assert str(expected.shared_labels[0].label) == why.locator(".label-bars tbody th").first.inner_text()
     assert why.locator(".pair img").count() == 2
     assert why.locator(".ranks dd").first.text_content() == "2"

@@ -39,6 +39,7 @@ MODEL_NUMBERS = (
     "held_share",
 )
 MODEL_SIDES = get_args(Side)
+STORED_SIMILARITY = "looks"  # the side "similarity" as stores have it
 MAX_POWER = 1000.0
 LABEL_NAMES_KEY = "label_names"  # in the metadata of a stored model, which earlier releases do not read
 
@@ -83,8 +84,9 @@ def load_model(store: ModelStore, connection: Connection, version: Any) -> Model
         return Model("hamming")
     version = check_integer(version, "version", 0, MAX_VERSION)
     if version == 0:
-        return Model("hamming" if store.settings["codes_only"] else "looks")
+        return Model("hamming" if store.settings["codes_only"] else "similarity")
     side, data = store.versions.model(connection, version)
+    side = "similarity" if side == STORED_SIMILARITY else side
     try:
         if side not in MODEL_SIDES:
             raise BadState(f"side: expected one of {', '.join(MODEL_SIDES)}, got {side!r:.100}")
@@ -130,6 +132,11 @@ def check_model(model: Model, dim: int, bits: int) -> None:
         raise BadState(f"model: expected a finite length of predicted labels, got {model.query_length}")
     if not 0 <= (0 if model.balance is None else model.balance) <= 1 or not 0 <= model.label_bits <= bits:
         raise BadState(f"model: expected a balance and bits of labels, got {model.balance} and {model.label_bits}")
+
+
+def stored_side(model: Model) -> str:
+    """Return the side of a model as it is stored."""
+    return STORED_SIMILARITY if model.side == "similarity" else model.side
 
 
 def model_bytes(model: Model) -> bytes | None:

@@ -74,7 +74,7 @@ def score_items(
     """Return scores (m, n) that rank items as search does; before learning, by the cosine of their rescoring codes."""
     share = 1.0 if stored is None else float(stored.stored_labels.labelled.mean())  # of these items
     page = None if rescorer is None else functions.page_model(model, rescorer, share)
-    if page is not None and stored is not None and model.side == "looks" and not model.learnt:
+    if page is not None and stored is not None and model.side == "similarity" and not model.learnt:
         rotated = page.rescorer.queries(unit_rows(functions.prepare(queries)))
         every = np.ascontiguousarray(np.broadcast_to(stored.codes, (len(queries), *stored.codes.shape)))
         return page.rescorer.cosines(rotated, every)

@@ -21,6 +21,7 @@ from stillhash.collection.learning.models import (
     load_functions,
     load_model,
     model_bytes,
+    stored_side,
     sum_stored,
 )
 from stillhash.collection.learning.prequential import Chunk, add_point, evaluate_chunk, load_history, save_history
@@ -422,7 +423,7 @@ class Trainer:
                 check_stored_votes(votes, self.store.items.dim, self.store.items.code_bytes)
                 with parsing("votes"):
                     model = correct(hasher, model, votes, self.store.codes.sample(connection, CODE_SAMPLE_ROWS))
-        version = versions.publish(connection, new, model.side, model_bytes(model))
+        version = versions.publish(connection, new, stored_side(model), model_bytes(model))
         self._hasher = version, hasher
         return version
 

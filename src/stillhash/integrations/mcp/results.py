@@ -67,7 +67,7 @@ class ExplainedHit(BaseModel):
     rank_before: int = Field(description="Its rank by the earlier version, before what was learnt since.")
     score_before: float
     version_before: int
-    looks: float | None = Field(description="How similar it is to the query: the cosine, from -1 to 1.")
+    similarity: float | None = Field(description="How similar it is to the query: the cosine, from -1 to 1.")
     labels: float | None = Field(description="How well its labels, stored and predicted, agree with the query's.")
     label_weight: float | None = Field(description="How much labels count beside similarity, from 0 to 1.")
 

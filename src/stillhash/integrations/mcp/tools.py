@@ -131,7 +131,7 @@ def _explained_hit(hit: Any) -> schemas.ExplainedHit:
         rank_before=why.other_rank,
         score_before=why.other_score,
         version_before=why.other_version,
-        looks=why.looks,
+        similarity=why.similarity,
         labels=why.labels,
         label_weight=why.label_weight,
     )

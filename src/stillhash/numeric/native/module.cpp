@@ -203,13 +203,13 @@ static void labels_of(const std::string& lanes, In<uint8_t, 2> codes, In<float, 
 }
 
 static void scores_of_page(const std::string& lanes, In<uint8_t, 3> codes, In<float, 2> V, In<float, 1> v,
-                           int half_powers, In<float, 2> labels, In<double, 2> looks, In<double, 1> most, float label_share, float looks_share,
-                           Array<float, 2> scores) {
+                           int half_powers, In<float, 2> labels, In<double, 2> similarity, In<double, 1> most,
+                           float label_share, float similarity_share, Array<float, 2> scores) {
   const int bits = static_cast<int>(V.shape(0));
   nb::gil_scoped_release free_gil;
   const std::vector<float> sums = table_of(V);
-  page_scores({codes.data(), looks.data(), most.data(), labels.data(), static_cast<int64_t>(codes.shape(0)),
-               static_cast<int64_t>(codes.shape(1)), bits, label_share, looks_share},
+  page_scores({codes.data(), similarity.data(), most.data(), labels.data(), static_cast<int64_t>(codes.shape(0)),
+               static_cast<int64_t>(codes.shape(1)), bits, label_share, similarity_share},
               LabelTable(lanes_named(lanes), sums.data(), v.data(), bits, V.shape(1), half_powers), scores.data());
 }
 

@@ -56,7 +56,7 @@ void page_scores(const Page& page, const LabelTable& table, float* scores) {
   const int planes = (page.bits + 7) / 8;
   std::vector<float> predicted(table.labels());
   for (int64_t q = 0; q < page.m; ++q) {
-    const Losses looks(page.looks + q * page.bits, page.bits);
+    const Losses similarity(page.similarity + q * page.bits, page.bits);
     const double most = std::max(page.most[q], 1e-30);
     for (int64_t i = q * page.n; i < (q + 1) * page.n; ++i) {
       const uint8_t* code = page.codes + i * planes;
@@ -64,8 +64,8 @@ void page_scores(const Page& page, const LabelTable& table, float* scores) {
       const double norm = norm_of(predicted.data(), table.labels());
       const double product = dot(predicted.data(), page.labels + q * table.labels(), table.labels());
       const float cosine = static_cast<float>(product / norm);
-      const float alike = static_cast<float>(looks.score(code, 1) / most);
-      scores[i] = page.label_share * cosine + page.looks_share * alike;
+      const float alike = static_cast<float>(similarity.score(code, 1) / most);
+      scores[i] = page.label_share * cosine + page.similarity_share * alike;
     }
   }
 }

@@ -30,16 +30,16 @@ class LabelTable {
   LabelSums sums_;
 };
 
-// scores (m, n) of each query and its codes: label_share times the cosine of their labels plus looks_share times their
-// score by looks, divided by the most it can be.
+// scores (m, n) of each query and its codes: label_share times the cosine of their labels plus similarity_share times their
+// score by similarity, divided by the most it can be.
 struct Page {
   const uint8_t* codes;  // (m, n, ceil(bits / 8))
-  const double* looks;   // (m, bits), on the grid of exact sums
+  const double* similarity;   // (m, bits), on the grid of exact sums
   const double* most;    // (m,)
   const float* labels;   // (m, labels)
   int64_t m, n;
   int bits;
-  float label_share, looks_share;
+  float label_share, similarity_share;
 };
 void page_scores(const Page& page, const LabelTable& table, float* scores);
 

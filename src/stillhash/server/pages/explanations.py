@@ -71,7 +71,7 @@ def explain_hit(collection: Collection, query: PageQuery, options: PageOptions, 
         "rank": why.rank - (own is not None and own.rank < why.rank),
         "other_rank": _other_rank(why, own),
         "hamming_rank": None if hamming is None else _other_rank(hamming, own_hamming),
-        "alike": None if why.looks is None else round(100 * max(0.0, why.looks)),
+        "alike": None if why.similarity is None else round(100 * max(0.0, why.similarity)),
         "labels": None if why.query_labels is None else label_sentence(why, hit.labels),
         "parts": score_sentence(why),
         "bars": [] if hit.placed == "similarity" else label_bars(why.query_labels or [], why.hit_labels or []),
@@ -119,9 +119,9 @@ def label_sentence(why: Explanation, stored: list[Any]) -> str:
 
 def score_sentence(why: Explanation) -> str:
     """Say what labels, similarity and votes gave the hit; nothing where labels do not count, or not for this hit."""
-    if not why.label_weight or why.page_score is None or why.labels is None or why.looks is None:
+    if not why.label_weight or why.page_score is None or why.labels is None or why.similarity is None:
         return ""
-    by_labels, by_similarity = why.label_weight * why.labels, (1 - why.label_weight) * why.looks
+    by_labels, by_similarity = why.label_weight * why.labels, (1 - why.label_weight) * why.similarity
     by_votes, weight = why.page_score - by_labels - by_similarity, round(100 * why.label_weight)
     gave = [f"labels gave {by_labels:.2f}", f"similarity {by_similarity:.2f}"]
     gave += [f"votes {by_votes:.2f}"] if abs(by_votes) >= 0.005 else []

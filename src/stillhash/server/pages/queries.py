@@ -35,7 +35,7 @@ class PageOptions(NamedTuple):
     """What the address of a search page says beside the query."""
 
     against: int = 0  # the version that is compared with
-    balance: float | None = None  # of looks and labels; None follows from the evidence
+    balance: float | None = None  # of similarity and labels; None follows from the evidence
     filters: tuple[str, ...] = ()  # conditions as JSON; hits meet all of them
     hits: int = COLUMN_HITS  # of a page
     page: int = 1
