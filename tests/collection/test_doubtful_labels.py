@@ -246,7 +246,7 @@ def test_a_write_that_fails_leaves_no_trace(
 ) -> None:
     expected = collection.doubtful_labels(1000), share_of(collection)
     with monkeypatch.context() as patched:
-        patched.setattr(label_quality.LabelJudge, "judge", lambda *_: 1 / 0)
+        patched.setattr(label_quality.LabelJudge, "observe", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             collection.add(range(ROWS, ROWS + 200), rows.X[:200], rows.labels[:200])
     assert (collection.doubtful_labels(1000), share_of(collection)) == expected

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.filters.language import compile_filter
-from stillhash.collection.learning.prequential import Chunk
+from stillhash.collection.learning.prequential import Chunk, LearningStep
 from stillhash.collection.read_view import ReadView, Snapshot
 from stillhash.collection.storage.bitmaps import count_bits, list_rows
 from stillhash.collection.storage.items import MAX_DOUBTFUL, NOT_JUDGED, DoubtfulRow, histogram_bins
@@ -117,7 +117,8 @@ class LabelPredictor(NamedTuple):
 class LabelJudge:
     """Judge the labels of rows that are about to be learnt; `numbers` are their rows, or NOT_JUDGED."""
 
-    def __init__(self, store: Store, connection: Connection, numbers: RowNumbers) -> None:
+    def __init__(self, store: Store, connection: Connection, numbers: RowNumbers, least_learnt: int) -> None:
+        self.least_learnt = least_learnt  # rows that a model has learnt before others are judged by it
         self.table, self.connection, self.numbers = store.doubtful_labels, connection, numbers
         self._predictor: LabelPredictor | None = None
         self._rng = np.random.default_rng(get_meta(connection, "next_row"))
@@ -125,7 +126,13 @@ class LabelJudge:
         if (numbers != NOT_JUDGED).any():
             self._sample = store.items.sample_labels(connection, SAMPLE_ITEMS, self._rng)
 
-    def use(self, hasher: Hasher) -> None:
+    def observe(self, step: LearningStep) -> None:
+        """Judge the labels of a step by what was learnt before it; those of a remainder as the step before."""
+        if not step.is_remainder and step.rows_learnt >= self.least_learnt:
+            self._use(step.hasher)
+        self._judge(step.chunk, step.rows)
+
+    def _use(self, hasher: Hasher) -> None:
         """Judge by what this hasher has learnt."""
         self._predictor = None
         if self._sample is None:
@@ -134,7 +141,7 @@ class LabelJudge:
         if model.U is not None and model.u is not None and model.label_names is not None:
             self._predictor = LabelPredictor(hasher.functions(), model.U, model.u, model.label_names)
 
-    def judge(self, rows: Chunk, step: slice) -> None:
+    def _judge(self, rows: Chunk, step: slice) -> None:
         """Measure how well the labels of these rows agree with their features, and store the least plausible."""
         numbers, predictor = self.numbers[step], self._predictor
         if predictor is None or self._sample is None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from sqlite3 import Connection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,22 @@ class Chunk(NamedTuple):
     def rows(self, keep: Mask) -> "Chunk":
         stored = None if self.rescoring_codes is None else self.rescoring_codes[keep]
         return Chunk(self.features[keep], self.labels.rows(keep), self.codes[keep], self.rescorer, stored)
+
+
+class LearningStep(NamedTuple):
+    """A step that is about to be learnt, as its observers see it."""
+
+    hasher: Hasher  # what has learnt everything before
+    chunk: Chunk
+    rows: slice  # of the write
+    rows_learnt: int  # labelled ones, before this step
+    is_remainder: bool  # shorter than half a step: among so few items measures mean something else
+
+
+class StepObserver(Protocol):
+    """What looks at each step of learning before it is learnt: Evaluation, and LabelJudge."""
+
+    def observe(self, step: LearningStep) -> None: ...
 
 
 class MeasuredItems(NamedTuple):
@@ -100,6 +116,20 @@ def evaluate_chunk(hasher: Hasher, chunk: Chunk) -> Quality | None:
         _measure(functions, model, sought.features, found, grades) for model in (hasher.model(), hasher.initial_model())
     )
     return {**now, "before": before, "queries": int(queries.sum()), "items": int(items.sum())}
+
+
+class Evaluation:
+    """Measure each step of a write, into the history of the collection, and watch for drift."""
+
+    def __init__(self, history: History, version: int, least_rows: int) -> None:
+        self.history, self.version = history, version
+        self.least_rows = least_rows  # of a step, half of which are worth measuring
+
+    def observe(self, step: LearningStep) -> None:
+        if step.is_remainder or 2 * len(step.chunk.codes) < self.least_rows:
+            return
+        if (quality := evaluate_chunk(step.hasher, step.chunk)) is not None:
+            add_point(self.history, quality, self.version)
 
 
 def _measure(functions: LinearHasher, model: Model, queries: Floats, items: Chunk, grades: Floats) -> dict[str, float]:

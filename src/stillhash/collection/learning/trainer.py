@@ -24,7 +24,14 @@ from stillhash.collection.learning.models import (
     stored_side,
     sum_stored,
 )
-from stillhash.collection.learning.prequential import Chunk, add_point, evaluate_chunk, load_history, save_history
+from stillhash.collection.learning.prequential import (
+    Chunk,
+    Evaluation,
+    LearningStep,
+    StepObserver,
+    load_history,
+    save_history,
+)
 from stillhash.collection.learning.votes import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.settings import new_hasher
 from stillhash.collection.storage.items import NO_LABELS, NOT_JUDGED
@@ -312,20 +319,18 @@ class Trainer:
         # What was learnt before and comes back with other labels was judged and evaluated then.
         new_rows, new_codes, new = learnt.take_out(hasher)
         history["rows"] += int(rows.labels.labelled[~new].sum())
-        judge = LabelJudge(self.store, connection, judged[new])
         # The first steps are short where sums are over what is stored: too short to measure, and to judge others by.
         most = 0 if self.store.summed_rows is None else self.store.settings["learn_rows"]
-        least_measured, least_learnt = min(most, MIN_STEP_ROWS), min(most, MIN_ROWS)
+        observers: list[StepObserver] = [
+            Evaluation(history, version, min(most, MIN_STEP_ROWS)),
+            LabelJudge(self.store, connection, judged[new], min(most, MIN_ROWS)),
+        ]
         for step in new_rows.steps(rows_of_step):
             part = new_rows.part(step)
             chunk = self._chunk(hasher, part, new_codes[step])
-            # A short remainder is not evaluated: among few items measures mean something else.
-            if 2 * len(part.features) >= min(rows_of_step, len(new_codes)):
-                if history["rows"] >= least_learnt:
-                    judge.use(hasher)
-                if 2 * len(part.features) >= least_measured and (quality := evaluate_chunk(hasher, chunk)) is not None:
-                    add_point(history, quality, version)
-            judge.judge(chunk, step)
+            is_remainder = 2 * len(part.features) < min(rows_of_step, len(new_codes))
+            for observer in observers:
+                observer.observe(LearningStep(hasher, chunk, step, history["rows"], is_remainder))
             learn_step(hasher, part, new_codes[step])
             history["rows"] += int(part.labels.labelled.sum())
         save_history(connection, history)
