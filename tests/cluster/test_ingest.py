@@ -29,7 +29,7 @@ def write_rows(folder: Path, *, labels: bool = True) -> Path:
 
 
 def test_a_data_set_becomes_a_collection_that_has_learnt(tmp_path: Path) -> None:
-    seeing: dict[str, Any] = {"sample": 400, "codes_see_labels": True}
+    seeing: dict[str, Any] = {"sample": 400, "codes_see_labels": True, "rescore_bits": 0}
     with ingest(write_rows(tmp_path / "rows"), tmp_path / "c", bits=32, **seeing) as collection:
         assert collection.count() == 1200 and collection.verify() == []
         (version,) = collection.versions()
@@ -48,11 +48,46 @@ def test_a_data_set_becomes_a_collection_that_has_learnt(tmp_path: Path) -> None
         assert collection.count() == 1201
     with ingest(tmp_path / "rows", tmp_path / "c", bits=32, **seeing) as again:
         assert again.count() == 1201
-    for options, match in (({"bits": 64}, "^bits"), ({"bits": 32, "codes_see_labels": False}, "^codes_see_labels")):
+    others: list[tuple[dict[str, Any], str]] = [({"bits": 64}, "^bits"), ({"bits": 32, "rescore_bits": 2}, "^rescore")]
+    for options, match in [*others, ({"bits": 32, "codes_see_labels": False}, "^codes_see_labels")]:
         with pytest.raises(Conflict, match=match):
             ingest(tmp_path / "rows", tmp_path / "c", sample=400, **options)
     with pytest.raises(InvalidInput, match=r"^codes_see_labels"):
         ingest(tmp_path / "rows", tmp_path / "c", bits=32, sample=400, codes_see_labels="no")
+
+
+@pytest.mark.parametrize("labelled", [1200, 800])
+def test_it_equals_a_collection_that_rows_were_added_to(tmp_path: Path, labelled: int) -> None:
+    """By default with rescoring codes: its sums are those of the stored items, and late labels change both alike."""
+    rows = write_rows(tmp_path / "rows")
+    Y_known = Y[:1200].copy()
+    Y_known[labelled:] = 0
+    np.save(rows / "2.labels.npy", Y_known[800:])
+    sample = X[:400], label_lists(Y_known[:400])
+    with (
+        ingest(rows, tmp_path / "c", bits=32, sample=400) as ingested,
+        stillhash.open(tmp_path / "added", X.shape[1], 32, init=sample) as added,
+    ):
+        added.add(range(1200), X[:1200], label_lists(Y_known))
+        added.flush()
+        assert ingested.stats()["rescore_bits"] == added.stats()["rescore_bits"] > 0
+        assert ingested.verify() == added.verify() == []
+        for change in (lambda _: None, lambda each: each.relabel(range(300, 900), label_lists(Y[300:900]))):
+            for each in (ingested, added):
+                change(each)
+                each.flush()
+            answers = [[answer.hits for answer in each.search(X[1200:], 1200)] for each in (ingested, added)]
+            hits, expected = ([[(hit.id, hit.score) for hit in some] for some in all_hits] for all_hits in answers)
+            assert hits == expected
+        assert ingested.verify() == added.verify() == []
+
+
+def test_items_that_nobody_learnt_from_are_learnt_later(tmp_path: Path) -> None:
+    with ingest(write_rows(tmp_path / "rows"), tmp_path / "c", bits=32, sample=400, learn=False) as collection:
+        assert collection.verify() == [] and collection.versions()[-1]["kind"] == "fit"
+        collection.relabel(range(1200), label_lists(Y[:1200]))
+        collection.flush()
+        assert collection.verify() == [] and collection.search(X[1200], 3).ranking == "learnt similarity"
 
 
 def test_codes_of_the_features_alone(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typer import Argument, Option, Typer
 
 from stillhash.cli import cluster_shards
 from stillhash.cli.completion import ENCODER_PREFIXES, NEW_CODE_BITS, PORT, one_of
-from stillhash.cli.options import BITS_HELP, CodesSeeLabels, optional_module
+from stillhash.cli.options import BITS_HELP, RESCORE_HELP, CodesSeeLabels, optional_module
 from stillhash.cli.output import AsJson, answer, count_of, progress_bar, status_line
 from stillhash.cli.serve import (
     AddressAsJson,
@@ -94,6 +94,7 @@ def ingest(
     sample: Annotated[int, Option(min=300, help="Rows that the hash functions are fitted on.")] = 3000,
     codes_see_labels: CodesSeeLabels = True,
     learn: Annotated[bool, Option("--learn/--no-learn", help="Learn from labels.")] = True,
+    rescore_bits: Annotated[int | None, Option(help=RESCORE_HELP)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Encode a data set on all nodes, learn from its labels, and create a collection of it, in one commit.
@@ -112,7 +113,7 @@ def ingest(
             update(description=f"{rows:,} rows, {speed:,.0f} per second", completed=done, total=parts)
 
         options = {"bits": bits, "encoder": encoder, "sample": sample, "learn": learn, "progress": show_progress}
-        options["codes_see_labels"] = codes_see_labels
+        options |= {"codes_see_labels": codes_see_labels, "rescore_bits": rescore_bits}
         with cluster.connected(address), cluster.ingest(source, path, **options) as collection:
             items = collection.count()
     answer({"items": items, "path": str(path)}, as_json, f"{items:,} items in {path}")

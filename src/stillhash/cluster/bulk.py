@@ -14,18 +14,28 @@ import numpy as np
 
 import stillhash.collection as collections
 from stillhash.cluster.datasets import encode_dataset, hash_functions, learn_dataset
-from stillhash.cluster.jobs import Manifest, ProgressCallback, collection_id, fingerprint, read_manifest, read_part
+from stillhash.cluster.jobs import (
+    Manifest,
+    ProgressCallback,
+    collection_id,
+    fingerprint,
+    read_manifest,
+    read_part,
+    read_rescoring,
+)
 from stillhash.cluster.sources import Source, SourcePaths, count_columns, find_source, read_part_rows
 from stillhash.collection import Collection
-from stillhash.collection.settings import check_codes_see_labels, new_hasher
+from stillhash.collection.settings import check_codes_see_labels, check_rescore_bits, new_hasher
 from stillhash.collection.storage.lexical import check_new_field
+from stillhash.collection.storage.schema import ADDITIVE_METHOD
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.transfer.bulk_load import bulk_load, is_loaded
 from stillhash.collection.validation import ItemRows, check_filter_fields, check_path
 from stillhash.errors import BadState, Conflict
 from stillhash.files import read_sealed, write_sealed
 from stillhash.hashers import DEFAULT_HASHER, Hasher, check_fixed_codes, load
-from stillhash.numeric.validation import check_integer, check_number
+from stillhash.numeric.rescoring import Rescorer
+from stillhash.numeric.validation import Codes, check_integer, check_number
 
 HASHER_NAME = "hasher.safetensors"  # a sealed file
 
@@ -40,19 +50,21 @@ def ingest(
     encoder: str | None = None,
     sample: int = 3000,
     learn: bool = True,
+    rescore_bits: int | None = None,
     parts: str | Path | None = None,
     progress: ProgressCallback = lambda *_: None,
 ) -> Collection:
     """Create a collection at `path` from all rows of a source (sources.py); the folder `parts` holds work under way.
 
-    codes_see_labels : as for `stillhash.open`. sample : rows from the beginning that the hash functions are fitted on;
-    codes hold the labels that it has, so it should have most of them. learn : whether to learn from labels, which
-    needs a method that can be merged.
+    codes_see_labels, rescore_bits : as for `stillhash.open`; other methods than Tally give no rescoring codes. sample :
+    rows from the beginning that the hash functions are fitted on; codes hold the labels that it has, so it should have
+    most of them. learn : whether to learn from labels, which needs a method that can be merged.
     """
     path = check_path(path)
     out = path.with_name(f"{path.name}.parts") if parts is None else check_path(parts)
     settings = {"bits": bits, "method": check_fixed_codes(method), "params": {}}
     settings["codes_see_labels"] = check_codes_see_labels(codes_see_labels, method)
+    settings["rescore_bits"] = rescore_bits if method == ADDITIVE_METHOD else 0
     hasher = _fit_once(find_source(source, encoder), out, settings, check_integer(sample, "sample", 300))
     encode_dataset(source, hasher, out, encoder=encoder, progress=progress)
     learnt = 0
@@ -99,18 +111,26 @@ def publish(
         stored = {**settings, "encoder": manifest.job.get("origin")}
         rows = check_integer(learnt, "learnt", 0)
         name = collection_id(manifest)
-        bulk_load(path, hasher, _batches(out, manifest), id=name, source=source, learnt=rows, settings=stored)
+        if (bits := getattr(hasher, "rescore_bits", 0)) not in (0, manifest.job.get("rescore_bits", 0)):
+            found = manifest.job.get("rescore_bits", 0)
+            raise Conflict(f"rescore_bits: expected {found}, with which {out.name} was encoded, got {bits}")
+        rescorer = Rescorer(manifest.job["columns"], bits) if bits else None
+        batches = _batches(out, manifest, rescorer)
+        bulk_load(path, hasher, batches, id=name, source=source, learnt=rows, settings=stored)
     return collections.open(path)
 
 
-def _batches(out: Path, manifest: Manifest) -> Iterator[tuple[Segment, ItemRows]]:
+def _batches(
+    out: Path, manifest: Manifest, rescorer: Rescorer | None
+) -> Iterator[tuple[Segment, ItemRows, Codes | None]]:
     for number, (first, _) in enumerate(manifest.parts):
         try:
             segment, items = read_part(out, number, first, manifest.job["bits"])
+            codes = None if rescorer is None else read_rescoring(out, number, segment.rows, rescorer.width)
         except BadState as error:
             place = f"part {number} of {len(manifest.parts)} in {out.name}"
             raise BadState(f"{place} is missing or damaged: {error}. Call encode_dataset to encode it.") from error
-        yield segment, ItemRows(items.ids, list(map(json.dumps, items.labels)), items.metadata, items.pictures)
+        yield segment, ItemRows(items.ids, list(map(json.dumps, items.labels)), items.metadata, items.pictures), codes
 
 
 def _fit_once(source: Source, out: Path, settings: dict[str, Any], sample: int) -> Hasher:
@@ -119,11 +139,15 @@ def _fit_once(source: Source, out: Path, settings: dict[str, Any], sample: int) 
     if file.is_file():
         hasher = load(read_sealed(file))
         stored = {"bits": hasher.bits, "method": hasher.name, "codes_see_labels": hasher.codes_see_labels}
+        stored["rescore_bits"] = getattr(hasher, "rescore_bits", 0)
+        if settings["rescore_bits"] is None:
+            settings = settings | {"rescore_bits": stored["rescore_bits"]}
         for name, value in stored.items():
             if settings[name] != value:
                 raise Conflict(f"{name}: expected {value}, as in {out.name}, got {settings[name]}")
         return hasher
     columns, parts = count_columns(source), source.parts(sample)
+    settings = settings | {"rescore_bits": check_rescore_bits(settings["rescore_bits"], settings | {"dim": columns})}
     blocks = chain.from_iterable(read_part_rows(source.folder, source.encoder, part, columns) for part in parts)
     rows = chain.from_iterable(zip(block.features, block.labels, strict=True) for block in blocks)
     features, labels = zip(*islice(rows, sample), strict=True)

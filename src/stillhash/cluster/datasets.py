@@ -31,7 +31,8 @@ from stillhash.hashers import METHODS, Hasher, LinearHasher, Tally, check_fixed_
 from stillhash.hashers.state import read_state
 from stillhash.numeric.codes import feature_digests, from_tiles
 from stillhash.numeric.labels import parse_labels
-from stillhash.numeric.validation import check_integer
+from stillhash.numeric.rescoring import Rescorer
+from stillhash.numeric.validation import Codes, check_integer
 
 LEARN_CHUNK_ROWS = 256  # at a time: products within such a chunk are float32, and few of them round little
 MERGEABLE = [name for name, method in METHODS.items() if issubclass(method, Tally) and method.chunk_invariant]
@@ -65,7 +66,8 @@ def encode_dataset(
 
     source : a folder of .npy or Parquet files, one of them or a list; with an `encoder`, by its name, a folder of
         images (sources.py describes the formats).
-    hasher : fitted, of a method with fixed codes; or its hash functions alone, for codes that hold no labels.
+    hasher : fitted, of a method with fixed codes; or its hash functions alone, for codes that hold no labels. With
+        `rescore_bits` rows get rescoring codes too.
     rows_per_part : of a task; a process that dies costs no more than this.
     max_tasks : tasks under way; None for what the cluster has cores for.
 
@@ -81,6 +83,9 @@ def encode_dataset(
     shared = hasher.state() if hasher.codes_see_labels else state
     if hasher.codes_see_labels:
         job["hasher"] = fingerprint(shared)
+    rescore_bits = getattr(hasher, "rescore_bits", 0)
+    if rescore_bits:
+        job["rescore_bits"] = rescore_bits
     if encoder is not None:
         opened = open_encoder(encoder)
         job["origin"] = identify(opened)._asdict()
@@ -91,7 +96,8 @@ def encode_dataset(
     jobs.write_manifest(out, files, parts, job)
     write_sealed(out / jobs.FUNCTIONS_NAME, [state])
     rows, new_rows, broken = 0, 0, dict[str, str]()
-    tasks = jobs.run_tasks(encode_part, shared, ((files.folder, encoder, part, out) for part in parts), max_tasks)
+    arguments = ((files.folder, encoder, part, out, rescore_bits) for part in parts)
+    tasks = jobs.run_tasks(encode_part, shared, arguments, max_tasks)
     for done, (_, (part_rows, is_new, part_broken)) in enumerate(tasks, 1):
         rows, new_rows, broken = rows + part_rows, new_rows + part_rows * is_new, broken | part_broken
         progress(done, len(parts), rows, new_rows / max(1e-9, time.perf_counter() - began))
@@ -100,18 +106,27 @@ def encode_dataset(
 
 
 def encode_part(
-    state: bytes, folder: Path, encoder: str | None, part: SourcePart, out: Path
+    state: bytes, folder: Path, encoder: str | None, part: SourcePart, out: Path, rescore_bits: int = 0
 ) -> tuple[int, bool, dict[str, str]]:
     """Encode a part, as a task, unless it is encoded; its rows, whether they are new, and its broken files."""
     hasher = load_encoder(state)
+    functions = hash_functions(hasher)
+    rescorer = Rescorer(hasher.n_features_in_, rescore_bits) if rescore_bits else None
     with suppress(BadState):  # missing, or damaged
         segment, items = jobs.read_part(out, part.number, part.first, hasher.bits)
+        if rescorer is not None:
+            jobs.read_rescoring(out, part.number, segment.rows, rescorer.width)
         return segment.rows, False, items.broken
     coded: list[CodedRows] = []
+    rescoring: list[Codes] = []
     items = PartItems([], [], [], None if encoder is None else [], {})
     for rows in read_part_rows(folder, encoder, part, hasher.n_features_in_):
         numbers = part.first + len(items.ids) + np.arange(len(rows.features))
         coded.append(encode_rows(hasher, numbers, rows))
+        if rescorer is not None:
+            labelled = np.array(list(map(bool, rows.labels)), bool) & hasher.codes_see_labels
+            codes = functions.rescoring_codes(rescorer, rows.features, coded[-1].codes, labelled, threads=1)
+            rescoring.append(codes)
         items.ids.extend(numbers.tolist() if rows.ids is None else rows.ids)
         items.labels.extend(rows.labels)
         items.metadata.extend(rows.metadata)
@@ -119,6 +134,9 @@ def encode_part(
         if items.pictures is not None:
             items.pictures.extend(rows.pictures or [])
     check_ids(items.ids)
+    if rescorer is not None:
+        none = np.empty((0, rescorer.width), np.uint8)
+        jobs.write_rescoring(out, part.number, np.concatenate([none, *rescoring]))
     jobs.write_part(out, part.number, CodedRows.join(coded, hasher.bits), items, hasher.bits)
     return len(items.ids), True, items.broken
 

@@ -30,6 +30,7 @@ from stillhash.collection.types import Id
 from stillhash.errors import BadState, Conflict, InvalidInput, StillhashError, StoreFailed, Unreachable
 from stillhash.files import read_sealed, remove_unlisted, write_durably, write_sealed
 from stillhash.hashers import LinearHasher
+from stillhash.numeric.validation import Codes
 
 MANIFEST_FORMAT = 1
 MANIFEST_NAME = "manifest.json"
@@ -174,6 +175,21 @@ def write_part(out: Path, number: int, rows: CodedRows, items: PartItems, bits: 
     """Write the files of a part; each is complete or missing, and on disk when this returns."""
     write_sealed(part_path(out, number, "items"), [items.to_bytes()])
     write_segment(part_path(out, number, "tiles"), rows, bits, collection_id(read_manifest(out)), number + 1)
+
+
+def write_rescoring(out: Path, number: int, codes: Codes) -> None:
+    """Write the rescoring codes of a part."""
+    write_sealed(part_path(out, number, "rescoring"), [codes.tobytes()])
+
+
+def read_rescoring(out: Path, number: int, rows: int, width: int) -> Codes:
+    """Return the rescoring codes (rows, width) of a part; BadState if they are missing, damaged or of other rows."""
+    content = np.frombuffer(read_sealed(part_path(out, number, "rescoring")), np.uint8)
+    if len(content) != rows * width:
+        raise BadState(
+            f"part {number} of {out.name}: expected rescoring codes of {rows} rows, got {len(content)} bytes"
+        )
+    return content.reshape(rows, width)
 
 
 def read_part(out: Path, number: int, first: int, bits: int) -> tuple[Segment, PartItems]:

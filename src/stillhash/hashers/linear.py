@@ -22,9 +22,10 @@ from stillhash.numeric.regression import unit_rows
 from stillhash.numeric.rescored_page import MOST_SIMILAR, SIMILAR, SIMILAR_FEW_LABELS, LabelRegression, RescoredPage
 from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.threads import usable_cores
-from stillhash.numeric.validation import MAX_MAGNITUDE, Codes, Floats, check_integer, check_number
+from stillhash.numeric.validation import MAX_MAGNITUDE, Codes, Floats, Mask, check_integer, check_number
 
 CERTAIN_LENGTH = 0.7  # of predicted labels that count in full, beside the root mean square of those learnt
+PREPARED_ROWS = 256  # at a time, so that they stay in the cache until they are encoded
 MANY_LABELLED = 0.25  # share of the items; below, the labels predicted of a query are sharpened more on the first page
 DECODE_STEPS = 200  # at most
 DECODE_ROWS = 256  # at once, within the caches
@@ -146,6 +147,22 @@ class LinearHasher(Hasher):
                 fixed=fixed,
             )
         return scored._replace(similarity=unit_rows(similarity), page=rescored)
+
+    def rescoring_codes(
+        self, rescorer: Rescorer, X: Floats, codes: Codes, labelled: Mask, threads: int | None = None
+    ) -> Codes:
+        """Return the rescoring codes of validated rows; they have a mark where a code (n, bytes) holds labels.
+
+        labelled: which of the codes may hold some.
+        """
+        parts = (slice(start, start + PREPARED_ROWS) for start in range(0, max(1, len(X)), PREPARED_ROWS))
+        cores = usable_cores() if threads is None else threads
+        rescoring_codes = np.concatenate([rescorer.encode(self.prepare(X[part]), cores) for part in parts])
+        if not labelled.any():
+            return rescoring_codes
+        held = labelled.copy()
+        held[labelled] = (codes[labelled] != self.encode_checked(X[labelled], None, threads)).any(axis=1)
+        return rescorer.mark(rescoring_codes, held)
 
     def page_model(self, model: Model, rescorer: Rescorer, labelled_share: float = 1.0) -> PageModel:
         """Return what orders the first page by rescoring codes, for a model of these hash functions.

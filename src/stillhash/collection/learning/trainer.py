@@ -56,12 +56,10 @@ from stillhash.hashers import Hasher, LinearHasher, Model, Tally
 from stillhash.numeric.codes import feature_digests, signs
 from stillhash.numeric.labels import MIN_ROWS, Labels
 from stillhash.numeric.rescoring import Rescorer
-from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Mask, check_integer
 
 MIN_INIT_ROWS = 300  # that hash functions are fitted on, unless by `fit`
 MIN_STEP_ROWS = 100
-PREPARED_ROWS = 256  # at a time, so that they stay in the cache until they are encoded
 LEARN_CODES = 65_536  # labelled codes whose signs are in memory at a time
 MAX_STEPS = 100  # of one write
 CODE_SAMPLE_ROWS = 8192  # that votes are compared with
@@ -114,15 +112,20 @@ class Trainer:
         self.flush(connection)
         return True
 
-    def start(self, connection: Connection, hasher: Hasher, kind: str, rows: int) -> None:
-        """Fix the hash functions of a fitted hasher permanently, and publish what it has learnt as first version."""
+    def start(self, connection: Connection, hasher: Hasher, kind: str, rows: int, *, of_items: bool = False) -> None:
+        """Fix the hash functions of a fitted hasher permanently, and publish what it has learnt as first version.
+
+        of_items: the rows that it has learnt are the labelled items, by what is stored of them.
+        """
         functions = hasher.functions().state()
         set_meta(connection, "functions", functions)
         set_meta(connection, "fingerprint", fingerprint(functions))
         learner = self.store.learner_files.checkpoint(self.store.versions.next_number(connection), hasher)
         if kind == "learn":
             save_history(connection, load_history(connection) | {"rows": rows})
-            if self.store.summed_rows is not None:  # which cannot know them
+            if self.store.summed_rows is not None and of_items:
+                self.store.summed_rows.begin(connection, rows, self.store.versions.next_number(connection))
+            elif self.store.summed_rows is not None:  # which cannot know them
                 self.store.summed_rows.add_others(connection, rows)
         self._publish(connection, hasher, NewVersion(kind, rows, learner))
 
@@ -146,15 +149,8 @@ class Trainer:
         """
         functions, rescorer = self.functions(connection), rescorer or self.store.rescorer
         assert functions is not None and rescorer is not None
-        parts = (slice(start, start + PREPARED_ROWS) for start in range(0, max(1, len(rows.features)), PREPARED_ROWS))
-        rescoring_codes = np.concatenate(
-            [rescorer.encode(functions.prepare(rows.features[part]), usable_cores()) for part in parts]
-        )
-        held = rows.labels.labelled & self.store.settings["codes_see_labels"]
-        if held.any():
-            held[held] = (codes[held] != functions.encode_checked(rows.features[held])).any(axis=1)
-            rescoring_codes = rescorer.mark(rescoring_codes, held)
-        return rescoring_codes
+        labelled = rows.labels.labelled & self.store.settings["codes_see_labels"]
+        return functions.rescoring_codes(rescorer, rows.features, codes, labelled)
 
     def learn_again(self, connection: Connection, hasher: Tally) -> int:
         """Learn all labelled items, except pending ones, from what is stored of them, and publish a version.

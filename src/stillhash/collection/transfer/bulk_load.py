@@ -5,21 +5,26 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
 
+import numpy as np
+
 from stillhash.collection.learning.trainer import Trainer
 from stillhash.collection.storage.column_files import ROWS_PER_READ, LabelsAndMetadata, write_columns
-from stillhash.collection.storage.schema import get_meta, set_meta
+from stillhash.collection.storage.items import NO_LABELS
+from stillhash.collection.storage.schema import RowNumbers, get_meta, set_meta
 from stillhash.collection.storage.segments import CodedRows, Segment, SegmentRecord, even_rows, write_segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.validation import ItemRows
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import Hasher, check_fixed_codes
+from stillhash.numeric.validation import Codes
 from stillhash.platform import SYSTEM
 
-Batches = Iterable[tuple[Segment, ItemRows]]
+Batches = Iterable[tuple[Segment, ItemRows, Codes | None]]
 SOURCE_KEY = "bulk_load_source"  # in the table `meta`: what the collection was loaded from
 
 
@@ -36,17 +41,17 @@ def is_loaded(path: Path, source: str) -> bool:
 def bulk_load(
     path: Path, hasher: Hasher, batches: Batches, *, id: bytes, source: str, learnt: int, settings: dict[str, Any]
 ) -> None:
-    """Create a collection of segments of ascending rows, each with its items; the hasher has learnt `learnt` rows.
+    """Create a collection of segments of ascending rows, each with its items and its rescoring codes, if it has some.
 
-    id: the id of the collection, which is in its segments.
+    learnt: how many rows the hasher has learnt. If it learns from rescoring codes, and these are as many as the items
+    that have labels, they are these items. id: the id of the collection, which is in its segments.
 
     It is created in a folder beside, in one transaction, and renamed when it is complete.
     """
     check_fixed_codes(hasher.name, "hasher")
     params = json.loads(json.dumps(hasher.params_to_json()))
     own = {"bits": params.pop("bits"), "codes_see_labels": params.pop("codes_see_labels", False)}
-    if params.pop("rescore_bits", 0):
-        raise InvalidInput("hasher: expected rescore_bits of 0, since segments have no rescoring codes, got another")
+    own["rescore_bits"] = params.pop("rescore_bits", 0)
     model = {"dim": hasher.n_features_in_, "method": hasher.name, "params": params, **own}
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
@@ -56,7 +61,8 @@ def bulk_load(
             with store.change("bulk load") as change:
                 _insert(store, change.connection, batches)
                 set_meta(change.connection, SOURCE_KEY, source)
-                trainer.start(change.connection, hasher, "learn" if learnt else "fit", learnt)
+                of_items = _learn_from_items(store, change.connection, learnt)
+                trainer.start(change.connection, hasher, "learn" if learnt else "fit", learnt, of_items=of_items)
                 change.rows = int(get_meta(change.connection, "items"))
         SYSTEM.rename_folder(unfinished, path)
         SYSTEM.sync(path.parent)
@@ -68,7 +74,7 @@ def bulk_load(
 
 def _insert(store: Store, connection: Connection, batches: Batches) -> None:
     number = 0
-    for segment, items in batches:
+    for segment, items, rescoring in batches:
         if not segment.rows:
             continue
         set_meta(connection, "next_row", segment.first)
@@ -78,8 +84,31 @@ def _insert(store: Store, connection: Connection, batches: Batches) -> None:
             store.codes.add_segments(connection, [record])
             contents, named = _contents(items, start, start + record.rows), store.settings["filter_fields"]
             write_columns(store.path / "segments" / record.file, contents, record.shape(), number, named)
+            if store.rescoring is not None:
+                if rescoring is None:
+                    raise InvalidInput(
+                        "hasher: expected rescore_bits of 0 for rows without rescoring codes, got another"
+                    )
+                numbers = np.arange(record.first, record.last + 1)
+                read = partial(_codes_of, rescoring, rows[0])
+                store.rescoring.write_values(store.path / "segments" / record.file, number, numbers, read)
     SYSTEM.sync(store.path / "segments")
     set_meta(connection, "seq", number)  # a later segment is numbered by its commit, past all of these
+
+
+def _codes_of(codes: Codes, first: int, numbers: RowNumbers) -> Codes:
+    return np.asarray(codes[numbers - first])
+
+
+def _learn_from_items(store: Store, connection: Connection, learnt: int) -> bool:
+    """Return whether the sums are those of the labelled items; if not, note that their labels are not learnt."""
+    if store.summed_rows is None:
+        return False
+    labelled = [row for (row,) in connection.execute("SELECT row FROM items WHERE labels != ?", [NO_LABELS])]
+    if learnt and learnt == len(labelled):
+        return True
+    store.summed_rows.set_unlearnt(connection, labelled, unlearnt=True)
+    return False
 
 
 def _place(store: Store, segment: Segment, last: int) -> Iterator[SegmentRecord]:
