@@ -163,7 +163,7 @@ def test_a_process_dies_in_the_middle_of_a_part(tmp_path: Path, monkeypatch: pyt
     hasher, rows, out = fit_tally(), write_dataset(tmp_path / "source"), tmp_path / "out"
     marker = tmp_path / "died"
 
-    def encode_or_die(state: bytes, folder: Path, encoder: str | None, part: Any, out: Path) -> Any:
+    def encode_or_die(state: bytes, folder: Path, encoder: str | None, part: Any, out: Path, *more: Any) -> Any:
         from stillhash.cluster import jobs
 
         def die(*_: Any) -> None:
@@ -172,7 +172,7 @@ def test_a_process_dies_in_the_middle_of_a_part(tmp_path: Path, monkeypatch: pyt
 
         if part.number == 2 and not marker.exists():
             jobs.write_segment = die
-        return encode_part(state, folder, encoder, part, out)
+        return encode_part(state, folder, encoder, part, out, *more)
 
     monkeypatch.setattr(datasets, "encode_part", encode_or_die)
     done = encode_dataset(tmp_path / "source", hasher, out, rows_per_part=PART_ROWS, max_tasks=MAX_TASKS)
