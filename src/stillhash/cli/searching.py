@@ -48,7 +48,7 @@ def search(
     where: Where = None,
     version: ModelVersion = None,
     balance: Annotated[float | None, Option(min=0, max=1, help=BALANCE_HELP)] = None,
-    explain: Annotated[bool, Option("--explain", help="Show which bits made the score of each hit.")] = False,
+    explain: Annotated[bool, Option("--explain", help="Show what labels, similarity and bits gave each hit.")] = False,
     against: Annotated[int | None, Option(min=0, metavar="N", help=AGAINST_HELP)] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -28,8 +28,8 @@ from stillhash.search.code_index import Searcher
 from stillhash.search.first_page import Candidates, search_page
 
 BITS_IN_GROUP = 8
-NUMBER_BYTES = 24  # of a number as JSON, at most, about
-LABEL_BYTES = 900  # of the labels that are predicted, as JSON, about
+NUMBER_BYTES = 24  # about so long is a number as JSON, at most
+LABEL_BYTES = 900  # about so long are the predicted labels as JSON
 
 
 def check_explained_bytes(hits: int, bits: int, max_bytes: int | None) -> None:

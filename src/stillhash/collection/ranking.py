@@ -61,7 +61,7 @@ HAMMING_RANKING = "Hamming distance"  # of all other models that have learnt not
 LEARNT_RANKING = "learnt similarity"
 WORDS_RANKING = "words, by BM25"
 HYBRID_RANKING = "learnt similarity and words, by reciprocal ranks"
-DEFAULT_DEPTH = 100  # hits of each ranking that hybrid search fuses
+DEFAULT_DEPTH = 100  # hits of each ranking are fused by hybrid search
 WEIGHTS_RANKING = "weights of the bits, as they came"
 
 

@@ -35,7 +35,7 @@ from stillhash.search.blocks import NO_IDS, Bitmap, IdArray, is_set
 from stillhash.search.first_page import PLACED
 
 NO_ROW_LIMIT = 2**63 - 1
-MAX_UNSEALED_DIGESTS = 1 << 18  # in memory, before those that are sealed by now are dropped
+MAX_UNSEALED_DIGESTS = 1 << 18  # digests are in memory before those that are sealed by now are dropped
 
 
 class StoredFeatures:
@@ -78,7 +78,7 @@ class StoredFeatures:
         return frozen
 
 
-MAX_UNSEALED_BYTES = 1 << 26  # of codes in memory, before those that are sealed by now are mapped instead
+MAX_UNSEALED_BYTES = 1 << 26  # of codes are in memory before those that are sealed by now are mapped instead
 
 
 class SealedRows(NamedTuple):

@@ -13,8 +13,8 @@ from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher, check_fixed_codes
 from stillhash.numeric.rescoring import RESCORE_BITS
 from stillhash.numeric.validation import check_bits, check_choice, check_integer, check_number
 
-MANY_FEATURES = 512  # above them 2 bits a feature order the first page as the cosine does, up to here it takes 4
-OWN_ARGUMENTS = ("bits", "codes_see_labels", "rescore_bits")  # parameters of methods that are settings of their own
+MANY_FEATURES = 512  # above them 2 bits a feature order the first page as the cosine does; up to here it takes 4
+OWN_ARGUMENTS = ("bits", "codes_see_labels", "rescore_bits")  # are parameters of methods that are settings of their own
 
 
 def check_params(params: Any, method: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ VersionName = int | Literal["hamming"]  # of the model
 # Why an item is suggested: it stands for many others; nothing labelled is like it; two labels are about as likely; none
 # of its labels is likely.
 SuggestionReason = Literal["typical", "new", "boundary", "unsure"]
-TEXT_FIELD = "text"  # of the metadata, where items are texts
+TEXT_FIELD = "text"  # is the field of the metadata that holds the text of an item
 
 
 class SearchOptions(TypedDict, total=False):

@@ -31,9 +31,9 @@ from stillhash.numeric.labels import Labels, parse_labels
 from stillhash.numeric.validation import Codes, Floats, check_codes, check_features, check_integer, to_array
 
 MAX_PICTURE_BYTES = 1 << 20
-MAX_METADATA_BYTES = 1 << 20  # of an item, as JSON
-MAX_NAME_LENGTH = 1000  # characters of an id or a label
-MAX_ROW_LABELS = 10_000  # of an item
+MAX_METADATA_BYTES = 1 << 20  # is how long the metadata of an item may be as JSON
+MAX_NAME_LENGTH = 1000  # characters are the longest id or label
+MAX_ROW_LABELS = 10_000  # labels are the most of an item
 PICTURE_SIGNATURES = {
     rb"\x89PNG\r\n\x1a\n": "image/png",
     rb"\xff\xd8\xff": "image/jpeg",

@@ -33,9 +33,9 @@ from stillhash.numeric.labels import canonical, is_missing_marker, python_scalar
 SCALAR_TYPES = frozenset((str, int, float, bool, NoneType))
 LABEL_TYPES = frozenset((str, int, float))
 SINGLE_ID_TYPES = (str, int, np.generic, UUID, PurePath, Enum, date)
-MAX_ARRAY = 1 << 19  # entries: more would not fit into the metadata of an item
-MAX_INTEGER_BITS = 1000  # of a number that a message shows
-MAX_NAMED_DEPTH = 100  # of a value that a message names
+MAX_ARRAY = 1 << 19  # entries are the most of an array: more would not fit into the metadata of an item
+MAX_INTEGER_BITS = 1000  # a message shows integers of so many bits at most
+MAX_NAMED_DEPTH = 100  # a message shows values nested so deep at most
 MAX_METADATA_DEPTH = 500  # SQLite reads 1,000; how deep Python writes depends on its version
 JSON_VALUES = "text, a number, a boolean, null, a date, a UUID, or lists and objects of these"
 

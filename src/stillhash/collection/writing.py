@@ -35,8 +35,8 @@ from stillhash.errors import InvalidInput, StillhashError
 from stillhash.numeric.codes import feature_digests
 from stillhash.numeric.rescoring import Rescorer
 
-MAX_SELECTED = 16_384  # items that meet a condition are changed this many at a time
-MAX_RELABELLED, MAX_RELABELLED_BYTES = 1 << 18, 1 << 28  # bounds of the items, and their features, learnt at a time
+MAX_SELECTED = 16_384  # items that meet a condition are changed at a time
+MAX_RELABELLED, MAX_RELABELLED_BYTES = 1 << 18, 1 << 28  # bound the items, and their features, learnt at a time
 
 
 class Writer:

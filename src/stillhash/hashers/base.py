@@ -47,9 +47,9 @@ from stillhash.numeric.validation import (
 if TYPE_CHECKING:
     from stillhash.hashers.linear import LinearHasher
 
-ENCODE_ROWS = 128  # rows prepared and encoded at a time, so that they stay in the cache
-OUTPUT_CONFIG = "_sklearn_output_config"  # what `set_output` chose, where scikit-learn's `clone` looks for it
-PICKLED_BESIDE_STATE = ("stale_", OUTPUT_CONFIG)  # attributes
+ENCODE_ROWS = 128  # rows are prepared and encoded at a time, so that they stay in the cache
+OUTPUT_CONFIG = "_sklearn_output_config"  # holds what `set_output` chose, where scikit-learn's `clone` looks for it
+PICKLED_BESIDE_STATE = ("stale_", OUTPUT_CONFIG)  # attributes are pickled beside the state
 OutputTable = Literal["default", "pandas", "polars"]
 
 

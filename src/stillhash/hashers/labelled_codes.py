@@ -17,9 +17,11 @@ from stillhash.numeric.rescoring import RESCORE_BITS
 from stillhash.numeric.sufficient_stats import LabelDirections, label_bits, unit_labels
 from stillhash.numeric.validation import Codes, Doubles, Floats, Mask, check_arrays, check_number
 
-PLAIN_SHARE = 0.75  # of hash functions that predict labels, where codes hold none
-MAX_RESCORED_SHARE = 0.75  # of a code beside a rescoring code: its first hits are better, if similarity finds them
-MIN_BELIEF = 0.5  # in the labels of a row, or it counts as a row without
+PLAIN_SHARE = 0.75  # of the hash functions predict labels where codes hold none
+MAX_RESCORED_SHARE = (
+    0.75  # of a code at most is for labels beside a rescoring code, which needs candidates by similarity
+)
+MIN_BELIEF = 0.5  # a row whose labels are believed less counts as a row without
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -24,12 +24,12 @@ from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import MAX_MAGNITUDE, Codes, Floats, Mask, check_integer, check_number
 
-CERTAIN_LENGTH = 0.7  # of predicted labels that count in full, beside the root mean square of those learnt
-PREPARED_ROWS = 256  # at a time, so that they stay in the cache until they are encoded
-MANY_LABELLED = 0.25  # share of the items; below, the labels predicted of a query are sharpened more on the first page
-DECODE_STEPS = 200  # at most
-DECODE_ROWS = 256  # at once, within the caches
-DECODE_MARGIN = np.float32(0.02)  # distance from the edge of a hash function that decode aims at
+CERTAIN_LENGTH = 0.7  # predicted labels count in full from this length on, beside the root mean square of those learnt
+PREPARED_ROWS = 256  # rows are prepared at a time, so that they stay in the cache until they are encoded
+MANY_LABELLED = 0.25  # of the items; while fewer are labelled, the labels predicted of a query are sharpened more
+DECODE_STEPS = 200  # steps at most rebuild the features of a code
+DECODE_ROWS = 256  # rows are rebuilt at a time, within the caches
+DECODE_MARGIN = np.float32(0.02)  # is how far from the edge of a hash function rebuilt features should be
 
 
 class PageModel(NamedTuple):

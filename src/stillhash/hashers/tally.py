@@ -28,10 +28,10 @@ from stillhash.numeric.sufficient_stats import (
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Doubles, Floats, Mask, check_codes, check_integer, check_number
 
-MIN_LABEL_ROWS = 1e-3  # labels of which less is left, after unlearning or decay, no longer count
-MAX_MODEL_LABELS = 1024  # that a model holds one by one
-CLASS_POWER = 6.0  # of a query's predicted labels on the first page, where every row has one label
-MIN_DIRECTION_ROWS = 10  # learnt of a label that came after the initial stage, before codes hold it
+MIN_LABEL_ROWS = 1e-3  # a label of which less is left, after unlearning or decay, no longer counts
+MAX_MODEL_LABELS = 1024  # a model holds at most so many labels one by one
+CLASS_POWER = 6.0  # a query's predicted labels are raised to it on the first page, where every row has one label
+MIN_DIRECTION_ROWS = 10  # codes hold a label that came after the initial stage once so many rows of it are learnt
 
 
 class SummedRows(NamedTuple):

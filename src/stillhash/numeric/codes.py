@@ -19,7 +19,7 @@ from stillhash.numeric.kernels import HUGE_PAGE, advise_huge_pages
 from stillhash.numeric.validation import Codes, Floats, check_bits, check_codes
 
 TILE = 256  # codes per tile: small, so that the scan reads memory straight through (lanes.hpp)
-CACHE_LINE = 64  # bytes
+CACHE_LINE = 64  # bytes are in a line of the cache
 ONES_IN_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # (256,)
 
 Tiles = NDArray[np.uint8]  # (tiles, planes, 256)
@@ -85,7 +85,7 @@ def from_tiles(tiles: Tiles, rows: int) -> Codes:
 
 
 REVERSED_BYTES = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)), bitorder="little")  # (256,)
-SIGNED_OFFSET = 128  # of bytes that are saved as signed numbers
+SIGNED_OFFSET = 128  # is added to bytes that are saved as signed numbers
 
 
 def from_packbits(packed: ArrayLike, bits: int | None = None) -> Codes:
@@ -208,8 +208,8 @@ def _checked(array: NDArray[Any], bits: int | None) -> Codes:
 # Digests of feature vectors, by which exact repeats are recognised.
 
 
-NO_DIGEST = 0  # in place of a digest, of rows that have none
-DIGESTED_ROWS = 32  # at a time, so that they stay in the cache
+NO_DIGEST = 0  # stands for the digest of rows that have none
+DIGESTED_ROWS = 32  # rows are hashed at a time, so that they stay in the cache
 
 
 @lru_cache(maxsize=8)

@@ -8,8 +8,8 @@ from stillhash.errors import BadState
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles, Floats
 
-CAUTION = 3.0  # standard errors by which noise is taken too high, so that few labels count for little
-TRACE_PROBES = 16  # random vectors that estimate a trace
+CAUTION = 3.0  # noise is taken so many standard errors too high, so that few labels count for little
+TRACE_PROBES = 16  # random vectors estimate a trace
 
 
 class Regression(NamedTuple):
@@ -59,7 +59,7 @@ def random_signs(rows: int, columns: int) -> Doubles:
 # Solve symmetric linear systems, in blocks, so that nearly all of the work is products of matrices.
 
 
-PANEL_ROWS = 96  # of the factor, that are solved for at a time
+PANEL_ROWS = 96  # rows of the factor are solved for at a time
 
 
 @one_thread
@@ -103,7 +103,7 @@ def _solve_positive(A: Doubles, diagonal: Doubles, B: Doubles) -> Doubles:
 # step smaller than that of the least error, since a search needs what tells items apart.
 
 
-RIDGES = 10.0 ** np.arange(-5, 3.5, 0.5)  # in units of the mean eigenvalue
+RIDGES = 10.0 ** np.arange(-5, 3.5, 0.5)  # are tried, in units of the mean eigenvalue
 
 
 class Alignment(NamedTuple):

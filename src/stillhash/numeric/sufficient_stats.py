@@ -28,10 +28,10 @@ from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles, Floats, Mask, check_arrays
 
-LABEL_PROBES = 256  # random directions that stand for more labels than this
-LABEL_STEP = 2.0**-10  # that label vectors are multiples of, where sums are exact
-EXACT = {"f4": 2.0**24, "f8": 2.0**53}  # whole numbers up to it are exact, by precision
-MIN_EXACT_ROWS = 1000  # in a product of single precision; where fewer would be exact, double precision is faster
+LABEL_PROBES = 256  # random directions stand for the labels where there are more labels than these
+LABEL_STEP = 2.0**-10  # label vectors are multiples of it where sums are exact
+EXACT = {"f4": 2.0**24, "f8": 2.0**53}  # whole numbers up to these are exact, by precision
+MIN_EXACT_ROWS = 1000  # where fewer rows fit an exact product of single precision, double precision is faster
 
 
 class Similarity(NamedTuple):
@@ -380,7 +380,7 @@ class StoredProjection:
 # Codes of rows that are labelled when they are stored: the first bits hold the labels. docs/method.md derives it.
 
 
-MIN_SIMILARITY_CODE = 128  # of a code that has enough bits about features to find near duplicates by
+MIN_SIMILARITY_CODE = 128  # bits are enough for a code to spare some, by which near duplicates are found
 
 
 def label_bits(bits: int) -> int:

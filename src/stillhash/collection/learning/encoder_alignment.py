@@ -19,8 +19,8 @@ from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.numeric.regression import Alignment, fit_alignment
 from stillhash.numeric.validation import Floats, check_arrays, check_features, check_integer
 
-MIN_PAIRS = 20  # a few hundred are better
-ALIGNMENT_PREFIX = "alignment "  # of the keys in the table `meta`; a fingerprint follows
+MIN_PAIRS = 20  # fewer pairs are refused; a few hundred are better
+ALIGNMENT_PREFIX = "alignment "  # keys in the table `meta` begin with it, and end with the fingerprint of the encoder
 
 
 class EncoderInfo(Protocol):

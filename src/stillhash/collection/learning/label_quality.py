@@ -84,13 +84,13 @@ def _gain(column: Floats, covered: Doubles, weights: Floats) -> float:
     return float(np.dot(np.maximum(column - covered, 0), weights))
 
 
-SAMPLE_ITEMS = 256  # whose labels are the labels at random
-MIN_SAMPLE = 20  # of them that the model knows
+SAMPLE_ITEMS = 256  # items are drawn, and their labels are the labels at random
+MIN_SAMPLE = 20  # of the drawn items must have a label that the model knows
 LABEL_RARITY = 0.45  # labels weigh by their frequency to the power of minus this, as in the model
-NEVER_DOUBTED = 0.9  # labels that agree better than this share of labels at random
-PREDICTED_LABELS = 3  # that are stored of a row at most
-MIN_PREDICTION = 0.5  # of the best label's, that another one must have
-SHARE_ERRORS = 2.0  # standard errors by which the share of wrong labels is taken too low, for the chance of an item
+NEVER_DOUBTED = 0.9  # labels that agree better than this share of labels at random are never doubted
+PREDICTED_LABELS = 3  # predicted labels at most are stored of a row
+MIN_PREDICTION = 0.5  # a further label is stored if it is predicted this well, as a share of the best one
+SHARE_ERRORS = 2.0  # the share of wrong labels is taken so many standard errors too low for an item's chance
 
 
 class LabelPredictor(NamedTuple):
@@ -238,17 +238,17 @@ def list_doubtful(store: Store, connection: Connection, count: int) -> list[Doub
 
 
 WITH_LABELS, WITHOUT_LABELS = (compile_filter({"labels": {"$exists": some}}) for some in (True, False))
-MAX_SUGGESTIONS = 1000  # of one call
-CANDIDATE_ROWS = 4000  # unlabelled items, drawn at random, of which some are chosen
-REFERENCE_ROWS = 2000  # of them, the items that are to be covered
-LABELLED_ROWS = 2000  # labelled items, drawn at random, that cover already
-SUGGESTED_LABELS = 5  # of an item
-MIN_CHANCE = 0.05  # of a label that is suggested
-SURE_CHANCE = 0.5  # of the best label, above which an item is not "unsure"
-CLOSE_CHANCES = 0.7  # of the best label's chance, that the second has on a "boundary"
-LIKELY = 0.1  # chance of a label that counts for what an item is worth
-LEAST_WORTH = 0.001  # of an item whose likely labels many have, beside 1 for a label that no item has
-NEAR_COSINE = 0.3  # to a labelled item, below which an item is "new"
+MAX_SUGGESTIONS = 1000  # items at most are suggested by one call
+CANDIDATE_ROWS = 4000  # unlabelled items are drawn at random; suggestions are chosen among them
+REFERENCE_ROWS = 2000  # of the drawn items are those that suggestions should cover
+LABELLED_ROWS = 2000  # labelled items are drawn at random; they cover already
+SUGGESTED_LABELS = 5  # likely labels at most come with a suggested item
+MIN_CHANCE = 0.05  # less likely labels do not come with it
+SURE_CHANCE = 0.5  # an item whose best label is likelier than this is not "unsure"
+CLOSE_CHANCES = 0.7  # on a "boundary" the second label has at least this share of the chance of the best one
+LIKELY = 0.1  # labels with less of a chance do not count for what an item is worth
+LEAST_WORTH = 0.001  # is what an item is worth whose likely labels many have; 1 is that of a label that no item has
+NEAR_COSINE = 0.3  # an item is "new" if no labelled item is nearer than this
 
 
 class ItemVectors(NamedTuple):

@@ -39,9 +39,9 @@ MODEL_NUMBERS = (
     "held_share",
 )
 MODEL_SIDES = get_args(Side)
-STORED_SIMILARITY = "looks"  # the side "similarity" as stores have it
+STORED_SIMILARITY = "looks"  # is what stores call the side "similarity"
 MAX_POWER = 1000.0
-LABEL_NAMES_KEY = "label_names"  # in the metadata of a stored model, which earlier releases do not read
+LABEL_NAMES_KEY = "label_names"  # is in the metadata of a stored model; earlier releases do not read it
 
 
 def load_functions(connection: Connection) -> LinearHasher | None:

@@ -29,7 +29,7 @@ from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.validation import Codes, Floats, Mask
 
 PREQUENTIAL_QUERIES = 32
-MIN_LABELLED_ROWS = 20  # of a step that is evaluated
+MIN_LABELLED_ROWS = 20  # steps with fewer labelled rows are not evaluated
 MAX_CURVE_POINTS = 1000
 
 Quality = dict[str, Any]  # as `evaluate_chunk` returns it

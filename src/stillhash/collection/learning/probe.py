@@ -35,8 +35,8 @@ MAX_PROBE_QUERIES, MAX_PROBE_ITEMS = 1000, 20_000
 MIN_PROBE_ITEMS, MAX_PROBE_SEED = 10, 2**32 - 1
 MAX_CACHED_PROBES = 2
 LABELLED_ITEMS = compile_filter({"labels": {"$exists": True}})
-MIN_LABEL_QUERIES = 3  # of a label, or its quality is mostly chance
-SAME_BITS_SHARE = 0.2  # of rows with the same labels whose bits of labels are the same, where codes hold labels
+MIN_LABEL_QUERIES = 3  # the quality of a label with fewer queries is mostly chance
+SAME_BITS_SHARE = 0.2  # codes hold labels if this share of the rows with equal labels has equal bits of labels
 PROBE_MEASURES = tuple(map(RankingQuality._fields.index, ("precision_10", "ndcg_10", "map")))
 
 

@@ -58,11 +58,11 @@ from stillhash.numeric.labels import MIN_ROWS, Labels
 from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.validation import Codes, Mask, check_integer
 
-MIN_INIT_ROWS = 300  # that hash functions are fitted on, unless by `fit`
+MIN_INIT_ROWS = 300  # hash functions are fitted on at least so many rows, unless by `fit`
 MIN_STEP_ROWS = 100
-LEARN_CODES = 65_536  # labelled codes whose signs are in memory at a time
-MAX_STEPS = 100  # of one write
-CODE_SAMPLE_ROWS = 8192  # that votes are compared with
+LEARN_CODES = 65_536  # the signs of so many labelled codes are in memory at a time
+MAX_STEPS = 100  # one write is learnt in at most so many steps
+CODE_SAMPLE_ROWS = 8192  # votes are compared with the codes of so many items
 
 
 class Trainer:

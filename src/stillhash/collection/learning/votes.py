@@ -126,7 +126,7 @@ def _check_position(position: Any) -> int | None:
 
 
 MAX_LISTED_VOTES = 10_000
-NEAREST_CODES = 64  # of a query, whose items are compared with it by their rescoring codes
+NEAREST_CODES = 64  # items with the nearest codes are compared with a query by their rescoring codes
 MAX_WEIGHTED_POSITION = 100  # a hit shown further down counts as one shown here
 
 
@@ -242,12 +242,12 @@ def _times(connection: Connection, versions: list[int]) -> dict[int, str]:
     return times
 
 
-LIKED_SUM = 0.7  # of a unit label vector: what the labels of a liked item should add up to
-MAX_FACTOR = 3.0  # of a vote
+LIKED_SUM = 0.7  # is what the labels of a liked item should add up to, of a unit label vector
+MAX_FACTOR = 3.0  # a vote changes a label by this factor at most
 MIN_LABEL = 0.01  # a predicted label is never less likely than this
-FACTOR_ROUNDS, FACTOR_TOLERANCE = 20, 1e-3  # of adjusting factors to each other, until none changes by more
+FACTOR_ROUNDS, FACTOR_TOLERANCE = 20, 1e-3  # factors are adjusted to each other until none changes by more
 LEARNT_WEIGHT = 100.0  # lambda: the more, the less U changes
-MAX_CORRECTED_QUERIES = 3000  # the latest
+MAX_CORRECTED_QUERIES = 3000  # only the latest queries with votes correct the model
 
 Places = dict[object, int]  # of labels, in a model
 LabelVote = tuple[int, list[int], float]  # number of the query, labels of the item, and the vote
@@ -344,8 +344,8 @@ def _slots(votes: list[LabelVote]) -> list[VoteSlot]:
     return columns
 
 
-CODE_RIDGE = 2.0  # of the covariance of codes, in units of the mean variance of a bit
-QUERY_RIDGE = 1.0  # of the regression on queries, in units of a query's square
+CODE_RIDGE = 2.0  # is added to the covariance of codes, in units of the mean variance of a bit
+QUERY_RIDGE = 1.0  # is the ridge of the regression on queries, in units of a query's square
 STANDARD_ERRORS = 2.0
 HALF_QUERIES = 100  # with so many queries N counts for half of what it would
 

@@ -40,9 +40,9 @@ from stillhash.numeric.codes import width
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.validation import Codes, Floats, Mask
 
-ITEM_BYTES = 100  # of an item or a hit as JSON, besides its labels and metadata
-MAX_SQL_SECONDS = 10  # of a filter that columns cannot answer
-STEPS_PER_CHECK = 10_000  # of SQLite, between looks at the clock
+ITEM_BYTES = 100  # about so long is an item or a hit as JSON, besides its labels and metadata
+MAX_SQL_SECONDS = 10  # is how long a filter may take that columns cannot answer
+STEPS_PER_CHECK = 10_000  # steps of SQLite pass between two looks at the clock
 
 ItemContent = tuple[Id, list[Any], dict[str, Any] | None]  # id, labels and metadata
 ItemRecord = tuple[int, Id, str, str]  # row and id, and as JSON texts labels and metadata
@@ -142,9 +142,9 @@ def list_row_ids(connection: Connection, rows: list[int]) -> list[Id]:
     return [names[row] for row in rows]
 
 
-NO_LABELS = "[]"  # as they are stored
-MAX_LIMIT = 2**63 - 1  # that SQLite takes
-NOT_JUDGED = -1  # in place of the number of a row that is no item, or whose features were rebuilt from its code
+NO_LABELS = "[]"  # is how no labels are stored
+MAX_LIMIT = 2**63 - 1  # is the largest limit that SQLite takes
+NOT_JUDGED = -1  # stands for a row that is no item, or whose features were rebuilt from its code
 
 
 @parsing(LABELLED_KEY)
@@ -494,9 +494,9 @@ def read_labels(connection: Connection, rows: Iterable[int]) -> dict[int, tuple[
 
 
 LAST_CHARACTER = chr(0x10FFFF)
-MAX_ID_DIGITS = 18  # so that no 64-bit integer has more
-ID_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789-_./"  # that may be missing or wrong
-EDITED_LENGTHS = range(3, 41)  # of texts that may have a wrong character
+MAX_ID_DIGITS = 18  # digits at most, so that each is a 64-bit integer
+ID_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789-_./"  # may be missing or wrong in an id
+EDITED_LENGTHS = range(3, 41)  # texts of these lengths may have a wrong character
 
 
 def ids_beginning(connection: Connection, text: str, limit: int) -> list[Id]:
@@ -545,10 +545,10 @@ def is_number(text: str) -> bool:
     return digits.isascii() and digits.isdigit() and len(digits) <= MAX_ID_DIGITS
 
 
-MAX_DOUBTFUL = 1000  # rows of the table
-HISTOGRAM_BINS = 256  # of agreement, from -1 to 1
+MAX_DOUBTFUL = 1000  # rows at most are in the table
+HISTOGRAM_BINS = 256  # bins of agreement, from -1 to 1
 HISTOGRAM_HALF_LIFE = 20_000  # rows after which a row counts for half in the histograms
-HISTOGRAMS_KEY = "label_agreement"  # in the table `meta`
+HISTOGRAMS_KEY = "label_agreement"  # is their key in the table `meta`
 
 
 class DoubtfulRow(NamedTuple):

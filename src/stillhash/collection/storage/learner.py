@@ -47,7 +47,7 @@ from stillhash.numeric.labels import Labels, parse_labels
 from stillhash.numeric.validation import Codes, Mask, check_codes, check_features, check_integer
 
 Lineage = list[list[int]]  # ranges of versions, each with its first and last one, ascending
-NO_ITEM = -1  # as a row: the entry counts the labelled rows of a version
+NO_ITEM = -1  # as a row says that the entry counts the labelled rows of a version
 
 
 class LearntRow(NamedTuple):
@@ -119,7 +119,7 @@ def lineage_of(connection: Connection, version: int | None = None) -> Lineage:
     return [[int(first), int(last)] for first, last in lineage]
 
 
-OTHERS_KEY = "other_summed_rows"  # in `meta`: labelled rows that the sums hold and that are no items: `learn` got them
+OTHERS_KEY = "other_summed_rows"  # in `meta` counts labelled rows that the sums hold and that are no items: of `learn`
 
 
 class SummedRows(NamedTuple):
@@ -279,10 +279,10 @@ def _summed(rows: list[tuple[int, str, int]]) -> SummedRows:
 
 
 MAX_ROWS_SHARE = 1
-ROWS_AT_ONCE = 4096  # whose features are in memory
+ROWS_AT_ONCE = 4096  # rows have their features in memory at a time
 MAX_ROW_FILES = 32
 CHECKPOINT_SUFFIX, ROWS_SUFFIX = ".safetensors", ".rows"
-GIVEN_SUFFIX = ".given"  # of rows that are no items; before the other suffix, of a state that has learnt these alone
+GIVEN_SUFFIX = ".given"  # is before the other suffix of a state that has learnt only rows which are no items
 
 
 class TakenOut(NamedTuple):

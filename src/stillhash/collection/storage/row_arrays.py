@@ -42,8 +42,8 @@ from stillhash.numeric.validation import Codes, Floats, Mask
 ARRAY_FORMAT = 1
 ARRAY_HEADER = struct.Struct("<8sIIQ16sQ")  # magic, format, columns, rows, collection and number of the segment
 ARRAY_OFFSET = BLOCK_SIZE
-ROWS_PER_VALUE = 64  # in one value of the table
-ROWS_PER_PART = BLOCK_SIZE  # so that a part is whole blocks for any columns
+ROWS_PER_VALUE = 64  # rows are in one value of the table
+ROWS_PER_PART = BLOCK_SIZE  # rows are a part, so that it is whole blocks for any columns
 NO_ROW = -1
 LARGEST = float(np.finfo(np.float16).max)
 

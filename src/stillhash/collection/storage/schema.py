@@ -79,7 +79,7 @@ LEXICAL_KEY = "lexical_field"  # in `meta`, where there is a lexical index
 COUNTERS = ("seq", "generation", "next_row", "items", "version", "unlabelled")  # in `meta`, from 0
 LABELLED_KEY = "labelled"  # in `meta`: how many items have labels; absent in stores of earlier releases until a write
 ADDITIVE_METHOD = "tally"  # which learns sums that a row can be taken out of
-MAX_PARAMETERS = 500  # in one statement
+MAX_PARAMETERS = 500  # parameters are in one statement at most
 UNREADABLE_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
 MAX_ROW_NUMBER = 1 << 35  # a bitmap of all rows then takes 4 GiB
 RowNumbers = NDArray[np.int64]
@@ -180,8 +180,8 @@ def batches(values: list[Any]) -> Iterator[tuple[str, list[Any]]]:
         yield ", ".join("?" * len(batch)), batch
 
 
-MAX_NAMED = 3  # unexpected entries that a message names
-MAX_ENTRY_LENGTH = 60  # of the name of each
+MAX_NAMED = 3  # unexpected entries are named by a message
+MAX_ENTRY_LENGTH = 60  # characters of the name of each are shown
 
 SchemaEntry = tuple[str, str, str, str | None]  # type, name, table and statement
 

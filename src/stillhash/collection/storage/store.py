@@ -142,13 +142,13 @@ class SegmentWriter:
 
 
 STORE_FOLDERS = ("segments", "learner")
-SCRUB_KEY = "unscrubbed"  # in `meta`, from when something is forgotten until nothing of it is in any file
-FORGOTTEN_KEY = "forgotten"  # in `meta`: the commit in which something was last forgotten, for publishers
-LOOSE_KEY = "loose_rows"  # in `meta`, once compacted: rows sealed or dropped since, which leaves pages partly unused
-LOOSE_SHARE = 8  # store.db is written again once they are one in so many items
-LOG_SECONDS = 10.0  # that the end of other processes' reads is waited for
+SCRUB_KEY = "unscrubbed"  # is in `meta` from when something is forgotten until nothing of it is in any file
+FORGOTTEN_KEY = "forgotten"  # in `meta` is the commit in which something was last forgotten, for publishers
+LOOSE_KEY = "loose_rows"  # in `meta` counts rows sealed or dropped since a compaction, which leave pages partly unused
+LOOSE_SHARE = 8  # store.db is written again once one in so many items is such a row
+LOG_SECONDS = 10.0  # is how long the end of other processes' reads is waited for
 SEAL_ROWS, MIN_SEAL_ROWS = SEGMENT_ROWS, 1024
-MAX_UNSEALED_BYTES = 1 << 25  # of rescoring codes in store.db
+MAX_UNSEALED_BYTES = 1 << 25  # of rescoring codes at most are in store.db
 COUNTED_TABLES = {"segments": "segments", "pending": "pending", "deleted": "tombstones", "feedback": "current_votes"}
 
 
