@@ -12,7 +12,7 @@ import pytest
 
 import stillhash
 from stillhash import Item
-from stillhash.collection.storage.versions import VersionTable
+from stillhash.collection.storage.learner import VersionTable
 from stillhash.errors import Conflict, InvalidInput, NotFitted
 from stillhash.hashers import METHODS
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN, begin, some_rows

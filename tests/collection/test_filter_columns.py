@@ -15,7 +15,7 @@ from stillhash import Collection
 from stillhash.collection.filters import columns
 from stillhash.collection.filters.language import compile_filter
 from stillhash.collection.storage import column_files
-from stillhash.collection.storage.column_files import ColumnFile
+from stillhash.collection.storage.columns import ColumnFile
 from stillhash.collection.validation import check_metadata
 from stillhash.errors import BadState, InvalidInput, WrongType
 from tests.collection.fixtures import DIM, begin, some_rows

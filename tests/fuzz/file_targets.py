@@ -14,8 +14,7 @@ import numpy as np
 
 import stillhash
 from stillhash import METHODS, hashers
-from stillhash.collection.storage.column_files import ColumnFile
-from stillhash.collection.storage.columns import column_arrays
+from stillhash.collection.storage.columns import ColumnFile, column_arrays
 from stillhash.collection.storage.segments import read_segment
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import FRAME_SIZE, WAL_HEADER, read_wal, wal_sums

@@ -24,9 +24,9 @@ from stillhash.cluster.sealed_database import check_database, connect_sealed, ne
 from stillhash.collection.learning.encoder_alignment import ALIGNMENT_PREFIX
 from stillhash.collection.learning.models import load_functions, load_model
 from stillhash.collection.settings import check_id, parse_settings
+from stillhash.collection.storage.learner import VersionTable
 from stillhash.collection.storage.schema import LEXICAL_KEY, batches, get_meta
 from stillhash.collection.storage.store import Store
-from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import SourceShares, VotedRows, VoteTable, digest
 from stillhash.errors import BadState, Unsupported
 from stillhash.files import display_name

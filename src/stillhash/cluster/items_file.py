@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.cluster.sealed_database import check_database, connect_sealed, new_database
-from stillhash.collection.storage.column_files import (
+from stillhash.collection.storage.columns import (
     build_blocks,
     segment_contents,
     write_columns,

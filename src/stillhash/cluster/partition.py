@@ -1,7 +1,7 @@
 """The items of a segment in files beside it, so that they can be read where there is no store.
 
     <name>.items      a SQLite database: table items (row, id, labels, metadata) and an index of the ids
-    <name>.columns    labels and metadata by column, for filters (collection/storage/column_files.py)
+    <name>.columns    labels and metadata by column, for filters (collection/storage/columns.py)
     <name>.rescoring  the rescoring codes, if the collection has some (collection/storage/row_arrays.py)
 
 All are sealed files and never change (sealed_database.py). Items whose labels or metadata changed after their segment
@@ -34,7 +34,7 @@ from stillhash.collection.filters.columns import (
 )
 from stillhash.collection.filters.language import Condition
 from stillhash.collection.storage.bitmaps import set_rows, set_span
-from stillhash.collection.storage.column_files import (
+from stillhash.collection.storage.columns import (
     ColumnFile,
     segment_identity,
 )

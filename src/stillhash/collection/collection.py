@@ -62,6 +62,7 @@ from stillhash.collection.searching import Searchable
 from stillhash.collection.storage.audit import MAX_ENTRIES, MAX_NUMBER, check_actor
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.items import page_rows, pictured_ids, read_page
+from stillhash.collection.storage.learner import MAX_VERSION
 from stillhash.collection.storage.lexical import (
     ReportShare,
     check_new_field,
@@ -70,10 +71,9 @@ from stillhash.collection.storage.lexical import (
     set_lexical_field,
 )
 from stillhash.collection.storage.schema import get_meta, is_fitted
-from stillhash.collection.storage.snapshot import ShareMeter, snapshot
 from stillhash.collection.storage.store import Store
-from stillhash.collection.storage.versions import MAX_VERSION
 from stillhash.collection.transfer.export import Progress, export
+from stillhash.collection.transfer.snapshot import ShareMeter, snapshot
 from stillhash.collection.transfer.table_import import (
     ImportProgress,
     ReportImport,

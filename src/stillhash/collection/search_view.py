@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.filters.language import Condition
 from stillhash.collection.storage.items import ItemContent
-from stillhash.collection.storage.versions import VersionTable
+from stillhash.collection.storage.learner import VersionTable
 from stillhash.collection.storage.votes import SourceShares, VotedRows, VoteTable
 from stillhash.hashers import LinearHasher, Model
 from stillhash.hashers.linear import PageModel

@@ -1,6 +1,6 @@
 """Which rows meet a filter: a bitmap, from columns of labels and metadata in memory, up to date commit by commit.
 
-Rows of segments have columns in files beside them (storage/column_files.py). Later rows are read from SQLite, and so
+Rows of segments have columns in files beside them (storage/columns.py). Later rows are read from SQLite, and so
 are rows that changed after their file was written, and rows whose file cannot be used. What columns cannot answer, SQL
 does. The columns that filters use are kept within a bound of bytes.
 """
@@ -38,19 +38,21 @@ from stillhash.collection.storage.bitmaps import (
     set_rows,
     set_span,
 )
-from stillhash.collection.storage.column_files import ColumnFile, build_blocks, segment_contents
 from stillhash.collection.storage.columns import (
     LABELS,
     MAX_FIELDS,
     MAX_RANGES,
     Column,
+    ColumnFile,
     LabelColumn,
     Matcher,
     TableBuilder,
     all_of,
     any_of,
+    build_blocks,
     column_bytes,
     negated,
+    segment_contents,
 )
 from stillhash.collection.storage.schema import batches, get_meta
 from stillhash.collection.storage.segments import read_segment

@@ -17,10 +17,9 @@ import safetensors.numpy
 from stillhash.collection.learning.prequential import load_history
 from stillhash.collection.search_view import ModelStore
 from stillhash.collection.settings import parse_settings
-from stillhash.collection.storage.learner import CHECKPOINT_SUFFIX, ROWS_AT_ONCE, SummedCodes
+from stillhash.collection.storage.learner import CHECKPOINT_SUFFIX, MAX_VERSION, ROWS_AT_ONCE, SummedCodes
 from stillhash.collection.storage.schema import RowNumbers, get_meta, has_table, parse_json, sums_stored_rows
 from stillhash.collection.storage.store import Store
-from stillhash.collection.storage.versions import MAX_VERSION
 from stillhash.errors import BadState, StillhashError
 from stillhash.hashers import Hasher, LinearHasher, Model, Tally
 from stillhash.hashers.base import Side

@@ -36,8 +36,10 @@ from stillhash.collection.learning.votes import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.settings import new_hasher
 from stillhash.collection.storage.items import NO_LABELS, NOT_JUDGED
 from stillhash.collection.storage.learner import (
+    MAX_VERSION,
     LearntRows,
     Lineage,
+    NewVersion,
     SummedRows,
     TakenOut,
     extended,
@@ -47,7 +49,6 @@ from stillhash.collection.storage.learner import (
 )
 from stillhash.collection.storage.schema import RowNumbers, count_rows, get_meta, is_fitted, parsing, set_meta
 from stillhash.collection.storage.store import Store
-from stillhash.collection.storage.versions import MAX_VERSION, NewVersion
 from stillhash.collection.storage.votes import StoredVote, check_stored_votes
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stillhash.collection.read_view import ReadView
-from stillhash.collection.storage.column_files import columns_seq
+from stillhash.collection.storage.columns import columns_seq
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.segments import CodedRows, CodeTable, SegmentRecord, even_rows
 from stillhash.collection.storage.store import Store

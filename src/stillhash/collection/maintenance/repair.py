@@ -17,7 +17,7 @@ import numpy as np
 
 from stillhash.collection.learning.models import disagreeing_rows, repair_sums
 from stillhash.collection.learning.trainer import Trainer
-from stillhash.collection.storage.column_files import columns_file
+from stillhash.collection.storage.columns import columns_file
 from stillhash.collection.storage.database import (
     acknowledge,
     acknowledged_commit,
@@ -42,8 +42,8 @@ from stillhash.collection.storage.schema import (
     set_meta,
 )
 from stillhash.collection.storage.segments import read_segment
-from stillhash.collection.storage.snapshot import ShareMeter
 from stillhash.collection.storage.store import SCRUB_KEY, STORE_FOLDERS, Store, check_folders
+from stillhash.collection.transfer.snapshot import ShareMeter
 from stillhash.collection.types import Id
 from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, InvalidInput

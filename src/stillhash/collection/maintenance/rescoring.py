@@ -30,8 +30,8 @@ from stillhash.collection.storage.row_arrays import (
     rows_without_code,
 )
 from stillhash.collection.storage.schema import RowNumbers, batches, get_meta, is_fitted, sums_stored_rows
-from stillhash.collection.storage.snapshot import ShareMeter
 from stillhash.collection.storage.store import Store
+from stillhash.collection.transfer.snapshot import ShareMeter
 from stillhash.collection.types import Id
 from stillhash.errors import Conflict, InvalidInput, StillhashError
 from stillhash.hashers import Tally

@@ -2,7 +2,7 @@
 
     lock            held by the one process that writes
     store.db        settings, items, unsealed codes, deletions, versions (schema.py)
-    segments/       immutable files of sealed codes (segments.py), and columns for filters (column_files.py)
+    segments/       immutable files of sealed codes (segments.py), and columns for filters (columns.py)
     learner/        what the latest versions learnt, to go on from (learner.py)
 
 A write is one transaction; when it returns, it is on disk. `seq` counts commits. A reader at seq n needs only the rows
@@ -24,7 +24,7 @@ from typing import Any
 
 from stillhash.collection.settings import check_id, parse_settings
 from stillhash.collection.storage.audit import AuditTable, Change
-from stillhash.collection.storage.column_files import columns_file, segment_contents, write_columns
+from stillhash.collection.storage.columns import columns_file, segment_contents, write_columns
 from stillhash.collection.storage.database import (
     ACKED_KEY,
     Database,
@@ -35,7 +35,7 @@ from stillhash.collection.storage.database import (
     sync_commits,
 )
 from stillhash.collection.storage.items import DoubtfulLabelTable, ItemTable
-from stillhash.collection.storage.learner import LearnerFiles, LearntRowTable, SummedRowTable
+from stillhash.collection.storage.learner import LearnerFiles, LearntRowTable, SummedRowTable, VersionTable
 from stillhash.collection.storage.lexical import check_new_field, merge_lexical
 from stillhash.collection.storage.row_arrays import FEATURES, RESCORING, RowArrayTable, end_build
 from stillhash.collection.storage.schema import (
@@ -65,7 +65,6 @@ from stillhash.collection.storage.segments import (
     write_segment,
 )
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
-from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import VoteTable
 from stillhash.collection.types import Id
 from stillhash.errors import BadState, StoreFailed

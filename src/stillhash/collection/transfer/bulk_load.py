@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from stillhash.collection.learning.trainer import Trainer
-from stillhash.collection.storage.column_files import ROWS_PER_READ, LabelsAndMetadata, write_columns
+from stillhash.collection.storage.columns import ROWS_PER_READ, LabelsAndMetadata, write_columns
 from stillhash.collection.storage.items import NO_LABELS
 from stillhash.collection.storage.schema import RowNumbers, get_meta, set_meta
 from stillhash.collection.storage.segments import CodedRows, Segment, SegmentRecord, even_rows, write_segment

@@ -23,8 +23,8 @@ from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.database import committed_seq, connect
 from stillhash.collection.storage.row_arrays import find_lost
 from stillhash.collection.storage.schema import RowNumbers, batches, get_meta, is_fitted, parsing
-from stillhash.collection.storage.snapshot import check_target, publish_file
 from stillhash.collection.storage.store import Store
+from stillhash.collection.transfer.snapshot import check_target, publish_file
 from stillhash.collection.types import Filter, Id
 from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, Busy, InvalidInput, StillhashError, StoreFailed, shortage
