@@ -12,7 +12,7 @@ from website.links import ROOT
 from website.markdown import table
 
 FOLDER = "reference/python"
-PROTOCOLS = {"Searcher", "OnlineHasher"}
+PROTOCOLS = {"Searcher"}
 SOURCE = ROOT / "src"
 WITH_INHERITED = {"Collection", "Client", "AsyncClient", "Index", "NamedIndex", "ClusterIndex", "Tally"}
 
@@ -42,7 +42,7 @@ PAGES = {
         "Learning methods, with the method names of scikit-learn. All of them have the methods of "
         "[Hasher][stillhash.hashers.Hasher]. [Which to choose](../../method.md).",
         ("stillhash.hashers",),
-        ("Tally", "Hasher", "OnlineHasher", "load", "OHSL", "OHSLSym"),
+        ("Tally", "Hasher", "load", "OHSL", "OHSLSym"),
     ),
     "codes": ApiPage(
         "Codes",
@@ -207,7 +207,7 @@ def _entry(full: str) -> str:
         options.append("show_if_no_docstring: true")
     if name in WITH_INHERITED:
         options.append("inherited_members: true")
-    if module == "stillhash.hashers" and name[0].isupper() and name not in ("Tally", "Hasher", "OnlineHasher", "Model"):
+    if module == "stillhash.hashers" and name[0].isupper() and name not in ("Tally", "Hasher", "Model"):
         options.append("members: false")
     lines = [f"::: {full}", *(["    options:"] if options else []), *(f"      {option}" for option in options)]
     return "\n".join(lines)
