@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import stillhash
@@ -59,6 +59,7 @@ def begins_a_word(typed: str, value: str) -> bool:
 
 
 @given(text=TYPED)
+@example(text="07")
 @settings(max_examples=150, deadline=None)
 def test_all_that_begins_so_is_suggested(collection: Collection, text: str) -> None:
     got = collection.suggest(text, 100)

@@ -502,9 +502,8 @@ EDITED_LENGTHS = range(3, 41)  # texts of these lengths may have a wrong charact
 def ids_beginning(connection: Connection, text: str, limit: int) -> list[Id]:
     """Return ids that begin with a text, in order: integers by their digits, then texts, in any of three cases."""
     ids: list[Id] = []
-    if is_number(text):
-        number = int(text)
-        for zeros in range(MAX_ID_DIGITS - len(text) + 1 if number > 0 and text[0] != "0" else 1):
+    if is_number(text) and str(number := int(text)) == text:
+        for zeros in range(MAX_ID_DIGITS - len(text) + 1 if number > 0 else 1):
             sql = "SELECT id FROM items WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
             bounds = number * 10**zeros, (number + 1) * 10**zeros - 1
             ids += [name for (name,) in connection.execute(sql, [*bounds, limit])]
