@@ -24,7 +24,7 @@ from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed, Wron
 from stillhash.platform import SYSTEM
 
 BLOCK_SIZE = 4096  # bytes
-FILE_PART_BYTES = 1 << 20  # of a file, read at a time
+FILE_PART_BYTES = 1 << 20  # of a file are read at a time
 
 BlockChecksums = NDArray[np.uint32]  # (blocks, 2): CRC-32 and Adler-32
 
@@ -97,11 +97,11 @@ def unseal(data: bytes, file: str) -> bytes:
     return content
 
 
-FILE_MODE, FOLDER_MODE = 0o600, 0o700  # of what is created: for the owner alone, where files have modes
+FILE_MODE, FOLDER_MODE = 0o600, 0o700  # what is created is for the owner alone, where files have modes
 MAX_SEALED_BYTES = 1 << 40
-CHECKED_BLOCKS = 1 << 16  # at a time
-TABLE_BYTES = 1 << 20  # of checksums that are read at a time
-FOLDER_LOCK_POLL_SECONDS = 0.1  # of a process that waits for the write lock of a folder
+CHECKED_BLOCKS = 1 << 16  # blocks are checked at a time
+TABLE_BYTES = 1 << 20  # of checksums are read at a time
+FOLDER_LOCK_POLL_SECONDS = 0.1  # is how often a process looks that waits for the write lock of a folder
 STORED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 log = logging.getLogger("stillhash.files")

@@ -30,7 +30,7 @@ ENCODER_NAMES = {
     "onnx-text:FOLDER": "a model file for texts with its tokenizer, run by onnxruntime",
     "vectors:DIM": "features made elsewhere; encodes nothing",
 }
-TEXT_ENCODER_KINDS = ("words", "static", "sentence", "onnx-text")  # what stands before the colon
+TEXT_ENCODER_KINDS = ("words", "static", "sentence", "onnx-text")  # may stand before the colon
 MAX_VECTOR_DIM = 1 << 16
 MAX_TEXT_CHARACTERS = 1 << 20
 MAX_IMAGE_BYTES = 64 << 20

@@ -33,7 +33,7 @@ from stillhash.io.rows import (
 )
 from stillhash.numeric.validation import check_choice, check_integer
 
-MAX_TEXT_BYTES = 16 << 20  # of a file, or of a line of a table
+MAX_TEXT_BYTES = 16 << 20  # is how long a file, or a line of a table, may be
 TEXT_ENCODINGS = ("utf-8", "latin-1")
 UTF_32_MARK = codecs.BOM_UTF32_LE  # begins like that of UTF-16
 MARKDOWN_SUFFIXES = (".md", ".markdown")
@@ -44,7 +44,7 @@ TAG_LINE = re.compile(r"\s*-\s+(.*)")
 TEXT_TABLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
 TEXT_COLUMN = "text"
 OWN_FIELDS = ("text", "document", "chunk", "chunks", "start", "end", "content")  # indexing writes these
-PARQUET_ROWS = 100  # read at a time
+PARQUET_ROWS = 100  # rows are read at a time
 DEFAULT_CHUNK, DEFAULT_OVERLAP = 200, 20  # words
 MAX_CHUNK_WORDS = 8192
 MAX_CHUNK_CHARACTERS = 1 << 16  # as JSON, even of rare characters, it fits into the metadata of an item

@@ -34,8 +34,8 @@ from stillhash.numeric.validation import Floats, check_integer
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-BATCHES_PER_WORKER = 2  # submitted and not yet yielded
-MAX_FAILED_STARTS = 3  # in a row
+BATCHES_PER_WORKER = 2  # batches are submitted and not yet yielded
+MAX_FAILED_STARTS = 3  # workers may fail to start in a row
 
 
 AnyPath = str | os.PathLike[str]

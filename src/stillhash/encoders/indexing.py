@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 COMMIT_IMAGES = 250
 COMMIT_CHUNKS = 500
 LOOKUP_FILES = 1000  # files that are looked up in the collection at a time
-ALIGN_BATCH = 250  # items read at a time
+ALIGN_BATCH = 250  # items are read at a time
 MAX_SAMPLED_IDS = 100_000
 MAX_DOCUMENT_CHUNKS = 1 << 24  # more than any file can have
 MAX_BROKEN = 10_000  # files or documents that are listed

@@ -34,8 +34,8 @@ WORDLLAMA_TABLE = "l2_supercat_256"
 TABLE_NAMES = ("embeddings", "embedding.weight")  # of model2vec; of WordLlama and sentence-transformers
 TABLE_FOLDERS = ("", "0_StaticEmbedding", "weights")
 TOKENIZER_FOLDERS = ("", "0_StaticEmbedding", "tokenizers")
-BLOCK_TEXTS_STATIC = 1024  # tokenized at a time
-BLOCK_TOKENS = 4096  # vectors added at a time
+BLOCK_TEXTS_STATIC = 1024  # texts are tokenized at a time
+BLOCK_TOKENS = 4096  # vectors are added at a time
 
 
 Config = TypeVar("Config", dict[str, Any], list[Any])

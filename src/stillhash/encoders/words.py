@@ -22,15 +22,15 @@ from stillhash.numeric.validation import Floats
 
 WORDS_VERSION = 1  # changes whenever features change
 WORDS_DIM = 256
-PLACES = 8  # of a vector that are not 0; a byte of a 64-bit hash chooses each
+PLACES = 8  # places of a vector are not 0; a byte of a 64-bit hash chooses each
 MAX_WORD_CHARACTERS = 64  # longer runs of letters are cut
 GRAM_SIZES, DENSE_GRAM_SIZES = (4, 5), (1, 2, 3)
 WORD_PATTERN = re.compile(rf"\w{{1,{MAX_WORD_CHARACTERS}}}")
 DENSE_SCRIPTS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u2e80-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
 UNIT = 64  # 1 as an integer: weights are whole multiples of 1/64
 SHORT_WORD_WEIGHTS = np.array([0, UNIT // 4, UNIT // 4, UNIT // 2, UNIT])  # by letters, of which 4 are as many as more
-PARTS_WEIGHT = 2  # of all parts together, if that of the word is 1
-BLOCK_TEXTS, BLOCK_WORDS = 512, 8192  # at a time, so that memory stays flat
+PARTS_WEIGHT = 2  # is the weight of all parts together, if that of the word is 1
+BLOCK_TEXTS, BLOCK_WORDS = 512, 8192  # texts, and words, are read at a time, so that memory stays flat
 
 HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
 INVERSE_BASE = np.uint64(pow(int(HASH_BASE), -1, 1 << 64))

@@ -39,7 +39,7 @@ from stillhash.io.rows import (
 BLOCK_COLUMNS = ("id", "features", "labels", "metadata")
 ROW_BATCH = 1000  # rows of a batch that is read row by row
 RUN_CHUNKS = 16  # chunks of row groups that are read together, so that few chunks are shorter than the others
-COLUMN_READ_BYTES = 1 << 20  # of a column at a time, so that a large row group is not held in memory
+COLUMN_READ_BYTES = 1 << 20  # of a column are read at a time, so that a large row group is not held in memory
 CONVERSION_ERRORS = (ValueError, TypeError, NotImplementedError, OverflowError)  # of pyarrow too, for rare types
 
 

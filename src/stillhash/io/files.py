@@ -284,7 +284,7 @@ def list_columns(path: Path) -> list[str]:
             return []
 
 
-EDGE_BYTES = 1 << 20  # of the beginning and of the end of a file
+EDGE_BYTES = 1 << 20  # of the beginning and of the end of a file are compared
 
 
 def source_digest(path: Path) -> str:

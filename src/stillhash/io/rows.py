@@ -21,7 +21,7 @@ from stillhash.errors import InvalidInput, shortage
 ID_NAMES = ("id", "ids", "image_id", "item_id", "document_id", "doc_id", "_id", "uuid")
 VECTOR_NAMES = ("features", "vector", "vectors", "embedding", "embeddings")
 LABELS_NAMES = ("labels", "label")
-CODE_NAME = "stillhash_code"  # of what `export` writes; read only where it is named
+CODE_NAME = "stillhash_code"  # is what `export` calls codes; they are read only where it is named
 BLOCK_ROWS = 2048  # rows that are read at a time by range
 JSON_NUMBER = re.compile(r"-?(0|[1-9]\d{0,99})(\.\d{1,99})?([eE][+-]?\d{1,3})?", re.ASCII)
 

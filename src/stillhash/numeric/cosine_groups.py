@@ -41,14 +41,14 @@ from stillhash.numeric.rescoring import STEPS, Rescorer
 from stillhash.numeric.validation import Codes, Floats
 
 MIN_COSINE = 0.5
-SCANNED_ROWS = 8192  # that are compared all with all
-BLOCK_ROWS, VERIFIED_PAIRS = 1024, 2048  # at a time
-ERRORS = 2.0  # standard deviations that the estimate may be below the cosine
-SIGN_BYTES = 64  # of the sign plane
-MISSED, MAX_TABLES = 1e-3, 4000  # the chance that a pair of just this cosine is missed
-SIGN_ERRORS = 4.0  # standard deviations that two rows may differ in more signs than expected
-PAIR_COST = 60.0  # nanoseconds of a pair that agrees in some bits, about
-MAX_COMPARISONS = 1 << 36  # of such pairs: more would take hours
+SCANNED_ROWS = 8192  # up to so many rows are compared all with all
+BLOCK_ROWS, VERIFIED_PAIRS = 1024, 2048  # rows, and pairs, are compared at a time
+ERRORS = 2.0  # the estimate may be so many standard deviations below the cosine
+SIGN_BYTES = 64  # bytes of the sign plane are compared
+MISSED, MAX_TABLES = 1e-3, 4000  # a pair of just this cosine is missed with this chance
+SIGN_ERRORS = 4.0  # two rows may differ in so many standard deviations more signs than expected
+PAIR_COST = 60.0  # nanoseconds, about, are what a pair costs that agrees in some bits
+MAX_COMPARISONS = 1 << 36  # of such pairs are compared at most: more would take hours
 GAUSS_NODES = 128
 
 ReadRows = Callable[[Numbers], Codes]  # the rescoring codes of rows, by their places

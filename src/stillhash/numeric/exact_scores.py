@@ -19,7 +19,7 @@ from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats
 
 Grid = NDArray[np.float64]  # (m, bits)
-SCORED_ROWS = 65_536  # codes unpacked at a time
+SCORED_ROWS = 65_536  # codes are unpacked at a time
 
 
 def snap(weights: Floats) -> Grid:

@@ -11,7 +11,7 @@ from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles, Floats
 
 ITQ_ITERATIONS = 50
-LABEL_RIDGE = 1.0  # of the prediction of labels, in units of the mean square of a row
+LABEL_RIDGE = 1.0  # is the ridge of predicted labels, in units of the mean square of a row
 
 
 class HashFunctions(NamedTuple):

@@ -300,8 +300,8 @@ def is_missing(value: Any) -> bool:
 # a row are wrong.
 
 
-BINS = 10  # of agreement, with as many shuffled labels in each
-MIN_ROWS = 300  # that an estimate takes
+BINS = 10  # bins of agreement, with as many shuffled labels in each
+MIN_ROWS = 300  # rows at least are needed for an estimate
 MIN_WRONG_SHARE = 0.05  # with fewer wrong labels, all are believed
 
 

@@ -22,7 +22,7 @@ Words = NDArray[np.uint64]  # (n, words): codes, padded with zeros
 Numbers = NDArray[np.int64]
 ShareProgress = Callable[[float], object]  # called with the share that is done
 
-MAX_EQUAL_PARTS = 6  # r, at most
+MAX_EQUAL_PARTS = 6  # is the largest r
 SORT_COST, PAIR_COST = 150.0, 20.0  # nanoseconds of a code in a sort, and of a pair that is compared, about
 COMPARED_ROWS = 1 << 20  # codes compared with their neighbours at a time
 MAX_COMPARISONS = 1 << 38  # pairs: more would take hours

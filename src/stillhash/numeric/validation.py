@@ -26,7 +26,7 @@ def check_bits(value: Any, name: str = "bits") -> int:
     return check_integer(value, name, MIN_BITS, MAX_BITS)
 
 
-MAX_HITS = 1 << 28  # of one answer, 3 GiB; missing ones count
+MAX_HITS = 1 << 28  # hits are the most of one answer, 3 GiB; missing ones count
 
 
 def check_integer(value: Any, name: str, low: int, high: int | None = None) -> int:

@@ -25,10 +25,10 @@ from stillhash.search.code_index import CodeIndex
 from stillhash.search.index_files import SavedIndex
 from stillhash.search.merge import Floors, drop_below, merge_top
 
-SUBSTRING_BITS = 24  # of a substring: a table has one bucket for each value
+SUBSTRING_BITS = 24  # bits are a substring: a table has one bucket for each value
 MAX_ID_SPAN = 4  # ids that span up to so many times their number are stored as offsets
 MERGE_SHARE = 0.05  # rows outside the tables, as a share of those inside, that start a merge
-MERGE_ROWS = 4096  # and the fewest that do
+MERGE_ROWS = 4096  # at least so many rows outside the tables start one
 Budget = tuple[tuple[float, float], float]  # the price of a probe and of a row read; the most to spend on a query
 PRICE = (10.0, 2.0)  # nanoseconds of a probe and of a row read, until an index has measured its machine
 

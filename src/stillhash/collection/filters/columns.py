@@ -139,7 +139,7 @@ def match_tree(tree: Any, columns: dict[str, Column | None]) -> Matcher:
     return negated(next(matchers)) if kind is Negation else (all_of if kind is AllOf else any_of)(matchers)
 
 
-GROUP_ROWS = 1 << 14  # unsealed rows with columns of their own
+GROUP_ROWS = 1 << 14  # unsealed rows have columns of their own
 
 ItemTexts = tuple[int, str, str | None]  # row, labels and metadata
 
@@ -288,7 +288,7 @@ class GrowingRows:
         return RowGroup(0, self._numbers, self._builder, len(self._numbers))
 
 
-MAX_COLUMN_BYTES = 1 << 30  # of all columns in use; SQL answers for further fields
+MAX_COLUMN_BYTES = 1 << 30  # are all columns in use; SQL answers for further fields
 
 GroupColumns = list[tuple[RowGroup, dict[str, Column | None]]]
 
@@ -362,7 +362,7 @@ def group_blocks(first: int, numbers: NDArray[np.int64] | None, blocks: Sequence
     return groups
 
 
-MAX_CACHED_FILTERS = 16  # bitmaps of the latest filters, of one commit
+MAX_CACHED_FILTERS = 16  # bitmaps of the latest filters are kept, of one commit
 
 
 class SegmentGroups(NamedTuple):

@@ -52,9 +52,9 @@ from stillhash.errors import InvalidInput, TooLarge, WrongType
 from stillhash.numeric.validation import Mask
 from stillhash.search.blocks import Bitmap, is_set
 
-MAX_FACET_VALUES = 1 << 12  # distinct values of a field that are counted one by one
-MAX_COUNTED_LABELS = 1 << 15  # distinct labels
-ROWS_PER_CHECK = 1 << 12  # of items that are read, between looks at the clock
+MAX_FACET_VALUES = 1 << 12  # distinct values of a field are counted one by one
+MAX_COUNTED_LABELS = 1 << 15  # distinct labels are counted
+ROWS_PER_CHECK = 1 << 12  # items are read between two looks at the clock
 COUNTED_WORDS = (NULL, FALSE, TRUE)
 
 Counts = NDArray[np.int64]
@@ -268,7 +268,7 @@ def _counted(value: Any) -> Any:
     return sql_numbers([value]).pop() if isinstance(value, int | float) else OTHER
 
 
-MAX_CACHED_FACETS = 16  # of one commit
+MAX_CACHED_FACETS = 16  # facets are kept, of one commit
 VALUE_OF = {NULL: None, FALSE: False, TRUE: True}
 
 FacetKey = tuple[str | None, tuple[str, ...] | None, int]  # condition, fields and limit
@@ -416,15 +416,15 @@ def _facet(name: str, counts: FieldCounts, keys: list[Any], ids: dict[int, Id]) 
     return Facet(name, counts.items, len(counts.counts) if counts.complete else None, values, *bounds)
 
 
-MAX_TYPED = 1000  # characters
+MAX_TYPED = 1000  # characters of what is typed are read
 MAX_SUGGESTED = 100
 MAX_VALUE_LENGTH = 80  # characters of a value of a field that is suggested
 MAX_KNOWN_VALUES = 1 << 16  # labels and values of fields that are compared, the fields with fewest values first
-MAX_NEAR_LABELS = 4096  # the most frequent ones
-MAX_NEAR_WORDS = 5  # of what is typed
-MIN_LIKENESS = 0.7  # of a near label
+MAX_NEAR_LABELS = 4096  # labels are compared, the most frequent ones
+MAX_NEAR_WORDS = 5  # words of what is typed are compared
+MIN_LIKENESS = 0.7  # a near label is at least so alike
 MIN_ID_LIKENESS = 0.5
-NEIGHBOURS = 5  # ids on each side
+NEIGHBOURS = 5  # ids on each side are suggested
 
 SuggestionKind = Literal["label", "id", "field"]
 

@@ -19,7 +19,7 @@ from stillhash.numeric.near_groups import ShareProgress, near_groups
 from stillhash.numeric.validation import check_integer, check_number
 from stillhash.search.blocks import is_set
 
-DUPLICATE_COSINE, DUPLICATE_DISTANCE = 0.97, 3  # by default
+DUPLICATE_COSINE, DUPLICATE_DISTANCE = 0.97, 3  # are the defaults
 
 
 class Likeness(NamedTuple):

@@ -40,8 +40,8 @@ from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, Mask
 
-KEPT_ROWS = 4096  # whose features are read in one transaction
-ROUNDING = 1e-3  # by which a hash function of features that are computed again may differ, times its length
+KEPT_ROWS = 4096  # rows have their features read in one transaction
+ROUNDING = 1e-3  # a hash function of features that are computed again may differ by it, times its length
 
 
 def build_some(

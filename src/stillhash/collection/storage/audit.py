@@ -69,11 +69,11 @@ def system_user() -> str:
 
 
 MAX_ENTRIES = 100_000
-REMOVED_AT_ONCE = 100  # of the oldest entries; one at a time would write a page more for each change
-MAX_NUMBER = 2**63 - 1  # that SQLite takes
-MAX_IDS = 10  # of an entry
-FORGOTTEN = "forgotten"  # in place of the name of a source
-MAX_IDS_LENGTH = 2100  # characters of these ids as JSON; one id always fits
+REMOVED_AT_ONCE = 100  # oldest entries go together; one at a time would write a page more for each change
+MAX_NUMBER = 2**63 - 1  # is the largest number that SQLite takes
+MAX_IDS = 10  # ids at most are in an entry
+FORGOTTEN = "forgotten"  # stands for the name of a source
+MAX_IDS_LENGTH = 2100  # characters of these ids as JSON at most; one id always fits
 encode_json = json.JSONEncoder(ensure_ascii=False).encode
 AUDIT_COLUMNS = ("number", "time", "who", "what", "rows", "ids", "version_before", "version_after")
 

@@ -59,7 +59,7 @@ from stillhash.numeric.validation import Mask
 MAX_TABLE = 1 << 20  # entries
 MAX_LISTED_TEXTS = 4096
 NO_CODES = np.empty(0, np.int64)
-MAX_RANGES = 4  # of codes that are compared one by one; more go through a table
+MAX_RANGES = 4  # ranges of codes are compared one by one; more go through a table
 
 Arrays = dict[str, NDArray[Any]]
 CodeRange = tuple[int, int]  # from, up to and without
@@ -347,8 +347,8 @@ def _reduce(masks: list[Callable[[], Mask]], join: Any) -> Mask:
 
 
 LABELS = "labels"  # the name of their column; a field of the metadata with this name cannot be tested
-MAX_FIELDS = 64  # that get columns, the first ones seen, unless fields are named
-MAX_CATEGORIES = 65_536  # numbers that are listed; more are stored themselves
+MAX_FIELDS = 64  # fields get columns, the first ones seen, unless fields are named
+MAX_CATEGORIES = 65_536  # numbers are listed; more are stored themselves
 NO_FIELDS: dict[str, Any] = {}
 NO_LABELS = "[]"
 EXACT_INTEGERS = 2**53  # doubles up to here hold every integer
@@ -621,8 +621,8 @@ def sorted_values(values: list[Any]) -> tuple[NDArray[np.int64], tuple[Any, Any,
 
 COLUMNS_MAGIC, COLUMNS_FORMAT = b"STILLCOL", 1
 COLUMNS_HEADER = struct.Struct("<8sIIqqqq8s")  # magic, format, directory's bytes, commit, rows, first, last, identity
-COLUMN_ROWS = 1 << 20  # in one block, with dictionaries of its own
-ROWS_PER_READ = 1 << 14  # from SQLite
+COLUMN_ROWS = 1 << 20  # rows are one block, with dictionaries of its own
+ROWS_PER_READ = 1 << 14  # rows are read from SQLite at a time
 ARRAY_ALIGNMENT = 64  # bytes
 COLUMN_TYPES = frozenset(("|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8", "<f8"))
 

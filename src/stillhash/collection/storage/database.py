@@ -61,7 +61,7 @@ from stillhash.files import (
 from stillhash.platform import SYSTEM
 
 LOCK_TIMEOUT = 30  # seconds that SQLite waits for a lock
-MAX_VALUE_BYTES = 1 << 29  # of one value, or of one row of a table
+MAX_VALUE_BYTES = 1 << 29  # is how long one value, or one row of a table, may be
 
 
 class TrackedConnection(sqlite3.Connection):
@@ -205,10 +205,10 @@ def in_use(path: Path) -> bool:
 
 
 ACKED_RECORD = struct.Struct("<QI")  # a commit's number, and a checksum
-ACKED_KEY = "acked"  # in `meta`, where the file of this name is never missing
-ACKED_RECORDS = 2  # written in turn
-READ_ATTEMPTS = 3  # where a file handle lacks for a moment, say
-MAX_CHECKSUM_BYTES = 1 << 16  # of store.sums, beside twice those of the pages that there are
+ACKED_KEY = "acked"  # is in `meta` where the file of this name is never missing
+ACKED_RECORDS = 2  # records are written in turn
+READ_ATTEMPTS = 3  # a file is read again where a handle lacks for a moment, say
+MAX_CHECKSUM_BYTES = 1 << 16  # of store.sums are read, beside twice those of the pages that there are
 
 
 def find_damage(
@@ -321,7 +321,7 @@ def begin_acknowledging(connection: sqlite3.Connection, path: Path) -> None:
         set_meta(connection, ACKED_KEY, 1)
 
 
-CHECKPOINT_FRAMES = 4000  # in the WAL before they are moved to store.db
+CHECKPOINT_FRAMES = 4000  # pages may be in the WAL before they are moved to store.db
 MIN_CHECKPOINT_FRAMES = 500  # the same while store.db is small: a quarter of its pages, and at least so many
 UNUSED_SHARE = 8  # store.db gives unused pages back to the disk once more than one in so many is unused,
 MIN_UNUSED_PAGES = 256  # and they are at least this many,
@@ -329,7 +329,7 @@ FREED_AT_ONCE = 1 << 16  # so many after one write
 FREED_BY_COMPACTION = 1 << 12  # so many at a time
 INCREMENTAL = 2  # as PRAGMA auto_vacuum has it
 PAGE_COUNTS = ("freelist_count", "page_count")
-MAX_WAL_BYTES = 1 << 26  # that an emptied WAL keeps on disk
+MAX_WAL_BYTES = 1 << 26  # of an emptied WAL stay on disk
 
 
 class Database:

@@ -37,10 +37,10 @@ from stillhash.numeric.validation import Codes, Mask
 
 SEGMENT_MAGIC, SEGMENT_FORMAT = b"STILLSEG", 2
 SEGMENT_HEADER = struct.Struct("<8sIIQqQ16sQ16s")  # magic, format, bits, rows, first row or -1, digests, identity
-TILES_OFFSET = 4096  # of the tiles: a page, so that they can be mapped
+TILES_OFFSET = 4096  # is where tiles begin: at a page, so that they can be mapped
 CONTENT_DIGEST_BYTES = 16
 SEGMENT_ROWS = 131_072  # a segment has at most so many; those of earlier releases may have more
-PLACES_PART = 1 << 20  # digests that are compared at a time
+PLACES_PART = 1 << 20  # digests are compared at a time
 
 
 class CodedRows(NamedTuple):

@@ -19,7 +19,7 @@ from stillhash.files import checksum_pair, open_regular
 WAL_HEADER, FRAME_HEADER = 32, 24  # bytes before all frames, and before the page of each
 FRAME_SIZE = FRAME_HEADER + PAGE_SIZE
 FRAMES_PER_READ = 1 << 10
-READ_BYTES = 1 << 18  # at a time, of frames that were just written
+READ_BYTES = 1 << 18  # of frames that were just written are read at a time
 WAL_MAGIC, WAL_VERSION = 0x377F0682, 3007000
 
 ByteArray = NDArray[np.uint8]

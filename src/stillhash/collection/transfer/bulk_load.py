@@ -25,7 +25,7 @@ from stillhash.numeric.validation import Codes
 from stillhash.platform import SYSTEM
 
 Batches = Iterable[tuple[Segment, ItemRows, Codes | None]]
-SOURCE_KEY = "bulk_load_source"  # in the table `meta`: what the collection was loaded from
+SOURCE_KEY = "bulk_load_source"  # in the table `meta` says what the collection was loaded from
 
 
 def is_loaded(path: Path, source: str) -> bool:

@@ -36,9 +36,9 @@ from stillhash.numeric.kernels import read_tiles
 from stillhash.numeric.validation import Codes, Floats
 
 BATCH_ROWS = 4096
-MAX_BATCH_BYTES = 1 << 25  # of a batch with more than one item
-BITMAP_PART = 1 << 13  # bytes of a bitmap of rows that are listed at a time
-NUMBER_TEXT_BYTES = 32  # of a feature, about, as a Python number or as text
+MAX_BATCH_BYTES = 1 << 25  # is how long a batch with more than one item may be
+BITMAP_PART = 1 << 13  # bytes of a bitmap have their rows listed at a time
+NUMBER_TEXT_BYTES = 32  # about so long is a feature as a Python number or as text
 COLUMNS = "row, id, labels, COALESCE(metadata, 'null'), code, features"
 
 
@@ -146,7 +146,7 @@ class ExportedItems:
         return codes, features
 
 
-EXPORT_ATTEMPTS = 8  # while others compact, or learn
+EXPORT_ATTEMPTS = 8  # times an export starts over while others compact, or learn
 
 Progress = Callable[[int, int], object]  # called with the items so far, and all
 CreateWriter = Callable[[Store, Connection, ExportedItems], Any]

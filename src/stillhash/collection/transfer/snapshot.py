@@ -97,8 +97,8 @@ class ShareMeter:
         return False
 
 
-COPY_ATTEMPTS = 8  # while another process compacts
-COPIED_BYTES = 4 << 20  # at a time
+COPY_ATTEMPTS = 8  # times a copy starts over while another process compacts
+COPIED_BYTES = 4 << 20  # are copied at a time
 
 
 def snapshot(store: Store, to: Path, progress: ShareProgress | None = None) -> int:

@@ -25,7 +25,7 @@ from stillhash.io import ColumnNames, LazyChunk, has_columns, scan_chunks, sourc
 from stillhash.io.rows import BatchContent
 from stillhash.numeric.validation import Mask
 
-RECORD_PREFIX = "import "  # of the keys in `meta`
+RECORD_PREFIX = "import "  # keys of imports in `meta` begin with it
 EXISTING_HINT = "Skip what exists, or replace it by `upsert`"
 AddRows = Callable[[list[Any], Any, Any, Any], int]  # ids, features, labels, metadata
 

@@ -23,11 +23,11 @@ from stillhash.numeric.exact_scores import Grid
 from stillhash.numeric.validation import Floats
 from stillhash.search.blocks import Bitmap, Block
 
-SCORE_BINS = 4096  # of a histogram of scores; all as in layout.cu
+SCORE_BINS = 4096  # bins are in a histogram of scores; all as in layout.cu
 PIECE_TILES = 32
 SPLIT = 16
 ALL_PIECES, FIRST_PIECES, MORE_PIECES, OTHER_PIECES = range(4)  # phases
-NO_LIMIT = 2**62  # more than there are rows: the threshold stays as it is
+NO_LIMIT = 2**62  # is more than there are rows: the threshold stays as it is
 
 
 class Candidates(NamedTuple):

@@ -7,8 +7,8 @@ from stillhash.numeric.codes import TILE
 from stillhash.search.blocks import Block, IdArray
 from stillhash.search.gpu.card import PIECE_TILES, Card, Mirror
 
-WORD_BYTES = TILE * 4  # of one word of all codes of a tile
-LIVE_WORDS = TILE // 32  # of a tile
+WORD_BYTES = TILE * 4  # is how long one word of all codes of a tile is
+LIVE_WORDS = TILE // 32  # words say which rows of a tile are live
 SPARE = 8  # bitmaps have memory for 1/8 more rows
 ALL_ONES = np.uint32(0xFFFFFFFF)
 
