@@ -3,6 +3,7 @@
 // Each translation unit of lanes includes this after learn.inl, and takes as many coordinates at a time as it has lanes.
 // A coordinate takes part in the same sums in the same order everywhere, so codes are the same to the last bit.
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -20,7 +21,13 @@ RowPart& part(float* x) { return *reinterpret_cast<RowPart*>(x); }
 template <int H, int... Lane>
 RowPart stage(RowPart x, std::integer_sequence<int, Lane...>) {
   const RowPart signs = {(Lane & H ? -1.0f : 1.0f)...};
-  return __builtin_shufflevector(x, x, (Lane ^ H)...) + signs * x;
+#ifdef __clang__
+  const RowPart others = __builtin_shufflevector(x, x, (Lane ^ H)...);
+#else  // GCC has it since version 12 only
+  typedef int32_t Order __attribute__((vector_size(LANE_BYTES)));
+  const RowPart others = __builtin_shuffle(x, Order{(Lane ^ H)...});
+#endif
+  return others + signs * x;
 }
 
 template <int H>
