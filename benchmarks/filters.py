@@ -11,7 +11,6 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -24,9 +23,9 @@ import stillhash
 from benchmarks.fixtures import COLLECTION_FIT_ROWS, random_features
 from benchmarks.timing import CODE_BITS, TOP_K, Contender, Figures, Sections, interleaved, temporary_folder
 from stillhash.collection.filters.language import compile_filter
-from stillhash.collection.storage.segments import SEGMENT_ROWS, CodedRows, Segment, read_segment, write_segment
+from stillhash.collection.storage.segments import SEGMENT_ROWS, CodedRows, read_segment, write_segment
 from stillhash.collection.storage.store import Store
-from stillhash.collection.transfer.bulk_load import bulk_load
+from stillhash.collection.transfer.bulk_load import Batches, bulk_load
 from stillhash.collection.validation import ItemRows
 from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.hashers import Tally
@@ -81,7 +80,7 @@ def kind_names() -> list[str]:
     return [*SHARES, *(f"kind {n}" for n in range(OTHER_KINDS))]
 
 
-def segments(items: RandomItems, folder: Path, progress: ReportProgress) -> Iterator[tuple[Segment, ItemRows]]:
+def segments(items: RandomItems, folder: Path, progress: ReportProgress) -> Batches:
     """Yield segments of random codes, as large as a collection seals them, with their items."""
     names, rng = [json.dumps(name) for name in kind_names()], np.random.default_rng(1)
     subsets = np.ndindex(*[2] * len(SHARES))
@@ -96,7 +95,7 @@ def segments(items: RandomItems, folder: Path, progress: ReportProgress) -> Iter
         numbers = np.arange(first, first + len(price))
         path = folder / f"{first:012d}.tiles"
         write_segment(path, CodedRows.without_digests(numbers, codes), CODE_BITS, COLLECTION_ID, place)
-        yield read_segment(path, CODE_BITS), ItemRows([*numbers.tolist()], texts, metadata, None)
+        yield read_segment(path, CODE_BITS), ItemRows([*numbers.tolist()], texts, metadata, None), None
         path.unlink()
 
 

@@ -217,7 +217,7 @@ def test_bulk_load_divides_parts_that_are_too_large(tmp_path: Path) -> None:
         numbers, part = np.arange(first, first + rows), tmp_path / f"{number}.tiles"
         write_segment(part, CodedRows(numbers, codes[numbers], 7 * numbers), BITS, name, number)
         metadata: list[str | None] = [json.dumps({"n": n}) for n in numbers.tolist()]
-        batches.append((read_segment(part, BITS), ItemRows(numbers.tolist(), ["[]"] * rows, metadata, None)))
+        batches.append((read_segment(part, BITS), ItemRows(numbers.tolist(), ["[]"] * rows, metadata, None), None))
         first += rows
     chosen: dict[str, Any] = {"init_rows": 1, "learn_rows": 1, "keep_versions": 2, "source_cap": 1.0}
     chosen |= {"filter_fields": None, "lexical_field": None, "encoder": None}
