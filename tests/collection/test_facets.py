@@ -18,7 +18,7 @@ from stillhash import Collection
 from stillhash.collection.filters import columns as filter_columns
 from stillhash.collection.filters import facets as facet_counts
 from stillhash.collection.filters.facets import Facet, Facets, FacetValue
-from stillhash.collection.storage import column_files
+from stillhash.collection.storage import columns as stored_columns
 from stillhash.errors import InvalidInput, WrongType
 from tests.collection.fixtures import DIM, begin, some_rows
 
@@ -132,7 +132,7 @@ def path(template: Path, tmp_path: Path) -> Path:
 @pytest.mark.medium
 def test_facets_follow_every_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filter_columns, "GROUP_ROWS", 7)
-    monkeypatch.setattr(column_files, "COLUMN_ROWS", 50)
+    monkeypatch.setattr(stored_columns, "COLUMN_ROWS", 50)
     with stillhash.open(path) as collection, stillhash.open(path, read_only=True) as reader:
         deep: list[Any] = [{"deep": {"leaf": 1}, "mixed": "b"}, {"deep": {"leaf": "x"}, "mixed": 2.0}]
         writes: list[Callable[[], Any]] = [

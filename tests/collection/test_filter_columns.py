@@ -14,7 +14,7 @@ import stillhash
 from stillhash import Collection
 from stillhash.collection.filters import columns
 from stillhash.collection.filters.language import compile_filter
-from stillhash.collection.storage import column_files
+from stillhash.collection.storage import columns as stored_columns
 from stillhash.collection.storage.columns import ColumnFile
 from stillhash.collection.validation import check_metadata
 from stillhash.errors import BadState, InvalidInput, WrongType
@@ -113,8 +113,8 @@ def test_columns_follow_every_write(path: Path) -> None:
 
 def test_many_small_commits_and_groups(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "GROUP_ROWS", 7)
-    monkeypatch.setattr(column_files, "COLUMN_ROWS", 50)
-    monkeypatch.setattr(column_files, "ROWS_PER_READ", 16)
+    monkeypatch.setattr(stored_columns, "COLUMN_ROWS", 50)
+    monkeypatch.setattr(stored_columns, "ROWS_PER_READ", 16)
     with stillhash.open(path) as collection:
         for r in range(40):
             collection.upsert([f"x{r}"], *some_rows(1, seed=r))

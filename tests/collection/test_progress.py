@@ -10,7 +10,8 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.storage import snapshot, verify_pages
+from stillhash.collection.storage import verify_pages
+from stillhash.collection.transfer import snapshot
 from tests.collection.fixtures import BITS, DIM, INIT, some_rows
 
 Verb = Callable[[Collection, Path, Any], Any]
