@@ -95,7 +95,7 @@ contracts: $(VENV)/.installed
 
 fast-tests: $(VENV)/.installed
 	$(PYTEST) --hypothesis-profile quick -m "$(FAST)" \
-		$(addprefix --ignore=tests/,benchmarks faults cluster integrations experiments server/browser) $(ARGS)
+		$(addprefix --ignore=tests/,benchmarks faults cluster integrations experiments server client cli) $(ARGS)
 
 portable-tests: $(VENV)/.installed
 	$(PYTEST) -m "$(PORTABLE)" --ignore=tests/cluster $(ARGS)

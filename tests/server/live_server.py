@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -21,6 +22,19 @@ from stillhash.server.limits import LimitedConnection
 from stillhash.server.run import uvicorn_config
 from stillhash.server.write_queue import CollectionExecutor
 from tests.support.waiting import TIMEOUT, until
+
+
+class ClosingServer(uvicorn.Server):
+    """A server that also closes connections which were accepted while it stopped."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for _ in range(3):  # until what was accepted is a connection, and until one that is aborted is closed
+            await asyncio.sleep(0)
+            for connection in list(self.server_state.connections):
+                if (transport := getattr(connection, "transport", None)) is not None:
+                    transport.abort()
+        await asyncio.sleep(0)
 
 
 @dataclass(frozen=True)
@@ -71,7 +85,7 @@ def live_server(
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     config = uvicorn_config(app, settings or Settings())
-    server = uvicorn.Server(config)
+    server = ClosingServer(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     pool = urllib3.PoolManager(maxsize=16)
