@@ -111,11 +111,10 @@ def publish(
         stored = {**settings, "encoder": manifest.job.get("origin")}
         rows = check_integer(learnt, "learnt", 0)
         name = collection_id(manifest)
-        if (bits := getattr(hasher, "rescore_bits", 0)) not in (0, manifest.job.get("rescore_bits", 0)):
-            found = manifest.job.get("rescore_bits", 0)
-            raise Conflict(f"rescore_bits: expected {found}, with which {out.name} was encoded, got {bits}")
-        rescorer = Rescorer(manifest.job["columns"], bits) if bits else None
-        batches = _batches(out, manifest, rescorer)
+        bits, encoded = hasher.rescore_bits, manifest.job.get("rescore_bits", 0)
+        if bits not in (0, encoded):
+            raise Conflict(f"rescore_bits: expected {encoded}, with which {out.name} was encoded, got {bits}")
+        batches = _batches(out, manifest, Rescorer(manifest.job["columns"], bits) if bits else None)
         bulk_load(path, hasher, batches, id=name, source=source, learnt=rows, settings=stored)
     return collections.open(path)
 
@@ -139,11 +138,9 @@ def _fit_once(source: Source, out: Path, settings: dict[str, Any], sample: int) 
     if file.is_file():
         hasher = load(read_sealed(file))
         stored = {"bits": hasher.bits, "method": hasher.name, "codes_see_labels": hasher.codes_see_labels}
-        stored["rescore_bits"] = getattr(hasher, "rescore_bits", 0)
-        if settings["rescore_bits"] is None:
-            settings = settings | {"rescore_bits": stored["rescore_bits"]}
+        stored["rescore_bits"] = hasher.rescore_bits
         for name, value in stored.items():
-            if settings[name] != value:
+            if settings[name] not in (None, value):
                 raise Conflict(f"{name}: expected {value}, as in {out.name}, got {settings[name]}")
         return hasher
     columns, parts = count_columns(source), source.parts(sample)

@@ -83,9 +83,8 @@ def encode_dataset(
     shared = hasher.state() if hasher.codes_see_labels else state
     if hasher.codes_see_labels:
         job["hasher"] = fingerprint(shared)
-    rescore_bits = getattr(hasher, "rescore_bits", 0)
-    if rescore_bits:
-        job["rescore_bits"] = rescore_bits
+    if hasher.rescore_bits:
+        job["rescore_bits"] = hasher.rescore_bits
     if encoder is not None:
         opened = open_encoder(encoder)
         job["origin"] = identify(opened)._asdict()
@@ -96,7 +95,7 @@ def encode_dataset(
     jobs.write_manifest(out, files, parts, job)
     write_sealed(out / jobs.FUNCTIONS_NAME, [state])
     rows, new_rows, broken = 0, 0, dict[str, str]()
-    arguments = ((files.folder, encoder, part, out, rescore_bits) for part in parts)
+    arguments = ((files.folder, encoder, part, out, hasher.rescore_bits) for part in parts)
     tasks = jobs.run_tasks(encode_part, shared, arguments, max_tasks)
     for done, (_, (part_rows, is_new, part_broken)) in enumerate(tasks, 1):
         rows, new_rows, broken = rows + part_rows, new_rows + part_rows * is_new, broken | part_broken

@@ -51,10 +51,8 @@ ITEM_DRAWS, CORRECTION_DRAWS, VOTE_DRAWS, CLICK_DRAWS = 3, 4, 5, 6
 ACTIVE_COUNTS, ACTIVE_ITEMS, ITEMS_PER_ROUND = (0, 100, 300, 1000), 20_000, 50
 RANDOM, SUGGESTED = "random", "suggest_labels"  # choices of the items to label
 NEAR_COSINE = 0.97  # of features to those of a stored item, or of a query
-VOTED_RANKS, FOLLOWED_RANKS = (
-    100,
-    300,
-)  # a vote is on one of the first hits; one that is not followed counts as the next
+VOTED_RANKS = 100  # a vote is on one of the first hits
+FOLLOWED_RANKS = 300  # an item that is no longer among these counts as the next one
 CLICK_COUNTS = (0, 30, 100, 300, 1000, 3000)  # queries with clicks
 SEEN_HITS, MAX_CLICKS, CLICK_VOTE = 30, 10, 0.3
 PAIR_COUNTS = (100, 300, 1000, 3000)  # images that both encoders have encoded
@@ -475,7 +473,7 @@ class UnlabelledItems(NamedTuple):
         return self.items.rescoring_codes(ids)
 
     def labels(self, ids: RowIndices) -> Labels:
-        return Labels(np.zeros(len(ids) + 1, np.int64), np.empty(0, np.int64), [])
+        return Labels.empty(len(ids))
 
 
 def turned(query: Floats, rng: np.random.Generator) -> Floats:

@@ -158,6 +158,7 @@ class Hasher:
     random_state: int = parameter(0, COUNT)
 
     codes_see_labels = False  # True: rows that are encoded with their labels get codes that hold them
+    rescore_bits = 0  # others: rows are learnt by rescoring codes of so many bits a dimension
     stale_ = False  # whether the last partial_fit changed encode()
 
     def __init_subclass__(cls) -> None:
@@ -299,8 +300,8 @@ class Hasher:
 
     def _in_batches(self, rows: NDArray[Any], encode: Callable[[Any], Codes]) -> Codes:
         """Encode all rows, a few at a time."""
-        empty = np.empty((0, width(self.bits)), np.uint8)
-        return np.concatenate([empty, *(encode(rows[s : s + ENCODE_ROWS]) for s in range(0, len(rows), ENCODE_ROWS))])
+        starts = range(0, max(1, len(rows)), ENCODE_ROWS)  # no rows have codes too, none
+        return np.concatenate([encode(rows[start : start + ENCODE_ROWS]) for start in starts])
 
     def _encode_features(self, X: Floats, threads: int | None) -> Codes:
         """Encode validated rows without labels."""

@@ -18,9 +18,7 @@ from stillhash.numeric.sufficient_stats import LabelDirections, label_bits, unit
 from stillhash.numeric.validation import Codes, Doubles, Floats, Mask, check_arrays, check_number
 
 PLAIN_SHARE = 0.75  # of the hash functions predict labels where codes hold none
-MAX_RESCORED_SHARE = (
-    0.75  # of a code at most is for labels beside a rescoring code, which needs candidates by similarity
-)
+MAX_RESCORED_SHARE = 0.75  # of a code at most is for labels beside a rescoring code: similarity needs some too
 MIN_BELIEF = 0.5  # a row whose labels are believed less counts as a row without
 
 

@@ -25,7 +25,6 @@ from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import MAX_MAGNITUDE, Codes, Floats, Mask, check_integer, check_number
 
 CERTAIN_LENGTH = 0.7  # predicted labels count in full from this length on, beside the root mean square of those learnt
-PREPARED_ROWS = 256  # rows are prepared at a time, so that they stay in the cache until they are encoded
 MANY_LABELLED = 0.25  # of the items; while fewer are labelled, the labels predicted of a query are sharpened more
 DECODE_STEPS = 200  # steps at most rebuild the features of a code
 DECODE_ROWS = 256  # rows are rebuilt at a time, within the caches
@@ -155,9 +154,8 @@ class LinearHasher(Hasher):
 
         labelled: which of the codes may hold some.
         """
-        parts = (slice(start, start + PREPARED_ROWS) for start in range(0, max(1, len(X)), PREPARED_ROWS))
         cores = usable_cores() if threads is None else threads
-        rescoring_codes = np.concatenate([rescorer.encode(self.prepare(X[part]), cores) for part in parts])
+        rescoring_codes = self._in_batches(X, lambda some: rescorer.encode(self.prepare(some), cores))
         if not labelled.any():
             return rescoring_codes
         held = labelled.copy()

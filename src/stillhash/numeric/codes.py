@@ -19,7 +19,7 @@ from stillhash.numeric.kernels import HUGE_PAGE, advise_huge_pages
 from stillhash.numeric.validation import Codes, Floats, check_bits, check_codes
 
 TILE = 256  # codes per tile: small, so that the scan reads memory straight through (lanes.hpp)
-CACHE_LINE = 64  # bytes are in a line of the cache
+CACHE_LINE = 64  # bytes
 ONES_IN_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # (256,)
 
 Tiles = NDArray[np.uint8]  # (tiles, planes, 256)

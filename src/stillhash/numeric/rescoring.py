@@ -24,7 +24,7 @@ from stillhash.numeric.validation import Codes, Floats, check_choice, check_inte
 
 RESCORE_BITS = (1, 2, 4, 8)
 STEPS = {1: 1.596, 2: 0.9957, 4: 0.3352, 8: 0.0308}  # between levels, best for a unit Gaussian (Max 1960)
-ROUNDS = 4  # rounds are in the rotation
+ROUNDS = 4  # of the rotation
 QUERY_LEVELS = 8191  # the largest level of a query: a sum of four fits 16 bits
 
 

@@ -17,7 +17,7 @@ import safetensors.numpy
 from stillhash.collection.learning.prequential import load_history
 from stillhash.collection.search_view import ModelStore
 from stillhash.collection.settings import parse_settings
-from stillhash.collection.storage.learner import CHECKPOINT_SUFFIX, MAX_VERSION, ROWS_AT_ONCE, SummedCodes
+from stillhash.collection.storage.learner import CHECKPOINT_SUFFIX, MAX_VERSION, ROWS_AT_ONCE, SummedCodes, in_parts
 from stillhash.collection.storage.schema import RowNumbers, get_meta, has_table, parse_json, sums_stored_rows
 from stillhash.collection.storage.store import Store
 from stillhash.errors import BadState, StillhashError
@@ -70,7 +70,7 @@ def check_learner(hasher: Hasher, connection: Connection, file: str) -> None:
     if fingerprint(hasher.functions().state()) != get_meta(connection, "fingerprint"):
         raise BadState(f"learner/{file}: its hash functions have another fingerprint than those of the items")
     settings = parse_settings(get_meta(connection, "settings"))
-    if sums_stored_rows(settings) and getattr(hasher, "rescore_bits", 0) != settings["rescore_bits"]:
+    if sums_stored_rows(settings) and hasher.rescore_bits != settings["rescore_bits"]:
         raise BadState(f"learner/{file}: expected sums over rescoring codes of {settings['rescore_bits']} bits")
 
 
@@ -265,8 +265,9 @@ def disagreeing_rows(store: Store, connection: Connection) -> RowNumbers:
     """Return the rows that were learnt with other labels than theirs, of those whose codes are known."""
     assert store.summed_rows is not None and store.rescoring is not None
     rows = store.summed_rows.disagreeing(connection)
-    parts = [rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE)]
-    known = [store.rescoring.read(connection, some)[1] & store.codes.codes_of(connection, some)[1] for some in parts]
+    known = [
+        store.rescoring.read(connection, some)[1] & store.codes.codes_of(connection, some)[1] for some in in_parts(rows)
+    ]
     disagreeing: RowNumbers = rows[np.concatenate([np.zeros(0, bool), *known])]
     return disagreeing
 

@@ -121,12 +121,12 @@ def evaluate_chunk(hasher: Hasher, chunk: Chunk) -> Quality | None:
 class Evaluation:
     """Measure each step of a write, into the history of the collection, and watch for drift."""
 
-    def __init__(self, history: History, version: int, least_rows: int) -> None:
+    def __init__(self, history: History, version: int, least_rows: float) -> None:
         self.history, self.version = history, version
-        self.least_rows = least_rows  # of a step, half of which are worth measuring
+        self.least_rows = least_rows  # of a step: among fewer measures mean something else
 
     def observe(self, step: LearningStep) -> None:
-        if step.is_remainder or 2 * len(step.chunk.codes) < self.least_rows:
+        if step.is_remainder or len(step.chunk.codes) < self.least_rows:
             return
         if (quality := evaluate_chunk(step.hasher, step.chunk)) is not None:
             add_point(self.history, quality, self.version)

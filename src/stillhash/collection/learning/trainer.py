@@ -319,7 +319,7 @@ class Trainer:
         # The first steps are short where sums are over what is stored: too short to measure, and to judge others by.
         most = 0 if self.store.summed_rows is None else self.store.settings["learn_rows"]
         observers: list[StepObserver] = [
-            Evaluation(history, version, min(most, MIN_STEP_ROWS)),
+            Evaluation(history, version, min(most, MIN_STEP_ROWS) / 2),
             LabelJudge(self.store, connection, judged[new], min(most, MIN_ROWS)),
         ]
         for step in new_rows.steps(rows_of_step):

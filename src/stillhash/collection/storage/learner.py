@@ -323,9 +323,9 @@ class TakenOut(NamedTuple):
                 return left
             gone, back = self._pairs(rows.features, codes)
             left[back] = False
-            for some in _parts(np.setdiff1d(np.arange(len(self.codes)), gone)):
+            for some in in_parts(np.setdiff1d(np.arange(len(self.codes)), gone)):
                 hasher.unlearn_stored(self.rescoring_codes[some], before.take(some), self.codes[some])
-            for was, now in zip(_parts(gone), _parts(back), strict=True):
+            for was, now in zip(in_parts(gone), in_parts(back), strict=True):
                 hasher.relabel_stored(rows.features[now], before.take(was), rows.labels.take(now), codes[now])
         except InvalidInput as error:  # more rows than were learnt, or other labels
             raise BadState(f"removals: the sums do not hold what is to be taken out: {error}") from error
@@ -342,9 +342,9 @@ class TakenOut(NamedTuple):
         return both[:, 0], both[:, 1]
 
 
-def _parts(places: RowNumbers) -> list[RowNumbers]:
-    """Return places in parts whose features fit into memory."""
-    return [places[start : start + ROWS_AT_ONCE] for start in range(0, len(places), ROWS_AT_ONCE)]
+def in_parts(rows: RowNumbers) -> list[RowNumbers]:
+    """Return rows in parts whose features fit into memory."""
+    return [rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE)]
 
 
 class LearntRows(NamedTuple):

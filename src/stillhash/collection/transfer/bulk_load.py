@@ -14,7 +14,7 @@ import numpy as np
 
 from stillhash.collection.learning.trainer import Trainer
 from stillhash.collection.storage.columns import ROWS_PER_READ, LabelsAndMetadata, write_columns
-from stillhash.collection.storage.items import NO_LABELS
+from stillhash.collection.storage.items import NO_LABELS, count_labelled
 from stillhash.collection.storage.schema import RowNumbers, get_meta, set_meta
 from stillhash.collection.storage.segments import CodedRows, Segment, SegmentRecord, even_rows, write_segment
 from stillhash.collection.storage.store import Store
@@ -104,10 +104,10 @@ def _learn_from_items(store: Store, connection: Connection, learnt: int) -> bool
     """Return whether the sums are those of the labelled items; if not, note that their labels are not learnt."""
     if store.summed_rows is None:
         return False
-    labelled = [row for (row,) in connection.execute("SELECT row FROM items WHERE labels != ?", [NO_LABELS])]
-    if learnt and learnt == len(labelled):
+    if learnt and learnt == count_labelled(connection):
         return True
-    store.summed_rows.set_unlearnt(connection, labelled, unlearnt=True)
+    labelled = connection.execute("SELECT row FROM items WHERE labels != ?", [NO_LABELS])
+    store.summed_rows.set_unlearnt(connection, (row for (row,) in labelled), unlearnt=True)
     return False
 
 

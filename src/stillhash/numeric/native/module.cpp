@@ -193,7 +193,8 @@ static std::vector<float> table_of(In<float, 2> V) {
   return table;
 }
 
-static void labels_of(const std::string& lanes, In<uint8_t, 2> codes, In<float, 2> V, In<float, 1> v, int half_powers, Array<float, 2> labels) {
+static void labels_of(const std::string& lanes, In<uint8_t, 2> codes, In<float, 2> V, In<float, 1> v, int half_powers,
+                      Array<float, 2> labels) {
   const int64_t n = codes.shape(0), l = V.shape(1);
   nb::gil_scoped_release free_gil;
   const std::vector<float> sums = table_of(V);

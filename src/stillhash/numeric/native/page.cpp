@@ -9,15 +9,6 @@
 namespace stillhash {
 namespace {
 
-// Four sums side by side, in an order that is fixed. A product of two floats is exact in a double.
-double dot(const float* a, const float* b, int64_t n) {
-  double sums[4] = {};
-  for (int64_t i = 0; i + 4 <= n; i += 4)
-    for (int j = 0; j < 4; ++j) sums[j] += static_cast<double>(a[i + j]) * b[i + j];
-  for (int64_t i = n / 4 * 4; i < n; ++i) sums[i % 4] += static_cast<double>(a[i]) * b[i];
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
 double norm_of(const float* row, int64_t n) { return std::sqrt(std::max(dot(row, row, n), 1e-30)); }
 
 // Eight sums of floats side by side, in an order that is fixed.

@@ -30,8 +30,8 @@ class LabelTable {
   LabelSums sums_;
 };
 
-// scores (m, n) of each query and its codes: label_share times the cosine of their labels plus similarity_share times their
-// score by similarity, divided by the most it can be.
+// scores (m, n) of each query and its codes: label_share times the cosine of their labels plus similarity_share times
+// their score by similarity, divided by the most it can be.
 struct Page {
   const uint8_t* codes;  // (m, n, ceil(bits / 8))
   const double* similarity;   // (m, bits), on the grid of exact sums

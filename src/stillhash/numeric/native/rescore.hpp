@@ -8,6 +8,22 @@
 #include "lanes.hpp"
 
 namespace stillhash {
+namespace {  // so that each translation unit has its own, made for its instruction set
+
+// Four sums side by side, in an order that is fixed. A product of two floats is exact in a double.
+inline double dot(const float* a, const float* b, int64_t n) {
+  typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+  typedef double Doubles __attribute__((vector_size(32)));
+  Doubles sums = {};
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4)
+    sums += __builtin_convertvector(*reinterpret_cast<const Four*>(a + i), Doubles) *
+            __builtin_convertvector(*reinterpret_cast<const Four*>(b + i), Doubles);
+  for (; i < n; ++i) sums[i % 4] += static_cast<double>(a[i]) * b[i];
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+}  // namespace
 
 // Rounds of signs, a Hadamard transform of the largest power of two and a turn of the halves by 45 degrees.
 struct Rotation {

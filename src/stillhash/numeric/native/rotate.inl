@@ -1,7 +1,7 @@
 // Rotates rows of features, and quantises them to rescoring codes: see rescore.hpp.
 //
-// Each translation unit of lanes includes this after learn.inl, and takes as many coordinates at a time as it has lanes.
-// A coordinate takes part in the same sums in the same order everywhere, so codes are the same to the last bit.
+// Each translation unit of lanes includes this after learn.inl, and takes as many coordinates at a time as it has
+// lanes. A coordinate takes part in the same sums in the same order everywhere, so codes are the same to the last bit.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -102,19 +102,6 @@ void rotate(const Rotation& rotation, float* row, bool back) {
     if (!back) turn_halves(row, dim);
     if (back) flip(row, rotation.signs + round * dim, dim);
   }
-}
-
-// Four sums side by side, in an order that is fixed. A product of two floats is exact in a double.
-double dot(const float* a, const float* b, int64_t n) {
-  typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
-  typedef double Doubles __attribute__((vector_size(32)));
-  Doubles sums = {};
-  int64_t i = 0;
-  for (; i + 4 <= n; i += 4)
-    sums += __builtin_convertvector(*reinterpret_cast<const Four*>(a + i), Doubles) *
-            __builtin_convertvector(*reinterpret_cast<const Four*>(b + i), Doubles);
-  for (; i < n; ++i) sums[i % 4] += static_cast<double>(a[i]) * b[i];
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 // Bit b of eight bytes, as one byte.

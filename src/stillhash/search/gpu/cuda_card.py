@@ -32,9 +32,7 @@ from stillhash.search.gpu.mirror import LIVE_WORDS, WORD_BYTES
 TENSOR_CAPABILITY = 80  # cards from here on multiply int8 by mma.sync
 WARPGROUP_CAPABILITY = 90  # only cards of this generation have wgmma
 REGISTERS = 65_536  # that a multiprocessor has
-SHARED_BYTES = (
-    160 << 10
-)  # memory that the blocks of a multiprocessor share, on the smallest card with tensor cores for int8
+SHARED_BYTES = 160 << 10  # that the blocks of a multiprocessor share, on the smallest card with int8 tensor cores
 BATCH_THREADS = 128
 PARTS = 2
 COPY_THREADS = min(8, usable_cores())
